@@ -12,7 +12,7 @@ from collections.abc import Callable
 from types import FunctionType
 from typing import Any, TypeVar
 
-__all__ = ["Loop", "compile_from_now_on", "compiled", "interpreted_for", "part", "when_numba_loads"]
+__all__ = ["Loop", "compile_from_now_on", "compiled", "interpreted_for", "part", "read_only", "when_numba_loads"]
 
 Function = Callable[..., Any]
 Same = TypeVar("Same", bound=Function)
@@ -94,6 +94,13 @@ def compiled(types: Callable[[], Any] | None = None, **options: Any) -> Callable
         return Loop(function, types, options)
 
     return make
+
+
+def read_only(*dtypes: str) -> list[Any]:
+    """Return numba's types of read-only arrays of one dimension, of numbers such as "int32"."""
+    from numba import types
+
+    return [types.Array(getattr(types, dtype), 1, "C", readonly=True) for dtype in dtypes]
 
 
 def part(**options: Any) -> Callable[[Same], Same]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from simulator.cli.options import ForceOption, JsonOption
-from simulator.cli.output import claim, note, print_json, print_sections, wrote
+from simulator.cli.output import claim, note, print_json, print_sections, tell_compiling, wrote
 from simulator.specs import write_text
 
 if TYPE_CHECKING:
@@ -44,6 +44,7 @@ def command(
         from simulator.studies.other_plan import imported_plan
 
         name = Path(files[0]).stem
+        tell_compiling()
         _write(imported_plan(imported, name), output, name, as_json)
         for path in write_files(imported):
             wrote(path)

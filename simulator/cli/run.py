@@ -123,7 +123,8 @@ def command(
     answer["job"] = the_job.name
     power = step_power(prediction, the_job.cluster, the_job.power)
     answer["power"] = power.to_dict()
-    sections.insert(-1, power.section())
+    powered = power.section()
+    sections.insert(-1, powered)
     if beside is not None:
         answer |= beside.to_dict()
         sections.insert(-1, beside.section())
@@ -163,14 +164,13 @@ def command(
         from simulator.html.report import write_report
 
         note("simulating what one change would do ...")
-        later = [power.section()]
-        asked = [section for section in sections if section not in told and section not in later]
+        asked = [section for section in sections if section not in (*told, powered)]
         besides = {
             "--measured": measured, "--measured-tokens-per-gpu": measured_rate, "--tokens": tokens, "--samples": samples,
             "--seed": given_seed,
         }  # fmt: skip
         again = _command(job, model, cluster, settings, besides)
-        wrote(write_report(prediction, the_job, report, again, asked, later))
+        wrote(write_report(prediction, the_job, report, again, asked, [powered]))
     if as_json:
         print_json(answer, "run")
     else:

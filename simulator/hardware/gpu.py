@@ -79,6 +79,11 @@ class Gpu(NamedSpec):
         """Bytes that a process can have: all but what the driver keeps."""
         return self.memory - self.driver_memory
 
+    @property
+    def usual_precision(self) -> str:
+        """What a model is usually trained in here: bf16, else fp16, else fp32."""
+        return next((name for name in ("bf16", "fp16") if name in self.peak_flops), "fp32")
+
     def peak(self, dtype: str) -> float:
         """Return the dense peak of a number format [FLOP/s]; that of fp8_scaled is that of fp8.
 
@@ -91,9 +96,9 @@ class Gpu(NamedSpec):
         dtype = peak_name(dtype)
         if dtype not in self.peak_flops:
             has = ", ".join(self.peak_flops)
-            other = next(each for each in ("bf16", "fp16", "fp32") if each in self.peak_flops)
             raise SpecError(
-                f"GPU {self.name!r} has no peak for {dtype}. It has: {has}. Way out: --set workload.precision={other}"
+                f"GPU {self.name!r} has no peak for {dtype}. It has: {has}. Way out: --set "
+                f"workload.precision={self.usual_precision}"
             )
         return self.peak_flops[dtype]
 

@@ -125,21 +125,16 @@ def mamba_beside_attention(c: Config, base: Callable[[Config], Table]) -> Table:
     if dense:
         table |= {"shared_expert_ffn": dense} if table.get("experts") else {"ffn": dense}
     kinds = [_BLOCKS[_WORDS[word]][0] for word in words] or ["mamba2"]
-    return (
-        table
-        | {"mixers": shortest(kinds)}
-        | (
-            {
-                "ssm_heads": c.whole("mamba_n_heads"),
-                "ssm_head_dim": c.whole("mamba_d_head"),
-                "ssm_groups": c.whole("mamba_n_groups", default=1),
-                "ssm_state": c.whole("mamba_d_state"),
-                "conv_width": c.whole("mamba_d_conv", default=4),
-            }
-            if "mamba2" in kinds
-            else {}
-        )
-    )
+    table["mixers"] = shortest(kinds)
+    if "mamba2" in kinds:
+        table |= {
+            "ssm_heads": c.whole("mamba_n_heads"),
+            "ssm_head_dim": c.whole("mamba_d_head"),
+            "ssm_groups": c.whole("mamba_n_groups", default=1),
+            "ssm_state": c.whole("mamba_d_state"),
+            "conv_width": c.whole("mamba_d_conv", default=4),
+        }
+    return table
 
 
 def mamba2(c: Config) -> Table:

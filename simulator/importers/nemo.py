@@ -162,10 +162,10 @@ def _fsdp(settings: Settings, findings: Findings) -> None:
         return
     strategy = settings.take(names[0])
     word = "full" if strategy is None else word_of(strategy)
-    if word not in _SHARDING:
-        settings.refuse(strategy, "known: " + ", ".join(_SHARDING)) if strategy else None
-    else:
-        findings.put("plan.zero_stage", _SHARDING[word], settings.said(*names[:1], "fsdp"))
+    if word in _SHARDING:
+        findings.put("plan.zero_stage", _SHARDING[word], settings.said(names[0], "fsdp"))
+    elif strategy is not None:
+        settings.refuse(strategy, "known: " + ", ".join(_SHARDING))
 
 
 def _trainer(settings: Settings, findings: Findings) -> None:

@@ -16,7 +16,7 @@ from simulator.program.program import Program
 from simulator.program.trace import Trace
 from simulator.report.comparison_plot import check_format, end_of
 from simulator.report.memory import memory_peaks, memory_timeline
-from simulator.report.plots import band_height, draw_timeline, legend_rows, legend_under
+from simulator.report.plots import band_height, draw_timeline, legend_rows, legend_under, round_times
 from simulator.report.save_picture import save_picture
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ def _draw_memory(axis: Axes, runs: Sequence[tuple[str, Program, Trace]], limit: 
         )
     axis.set_xlim(0.0, limit)
     axis.set_ylim(0.0, 1.1 * highest or 1.0)
-    axis.xaxis.set_major_locator(MaxNLocator(nbins="auto", steps=[1, 2, 5, 10]))
+    round_times(axis)
     axis.yaxis.set_major_locator(MaxNLocator(nbins="auto", integer=True))
     axis.set_ylabel("activations\n[microbatches]")
     axis.set_xlabel("time, in the unit of the times given")

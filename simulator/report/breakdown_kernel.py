@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from simulator.compiled import compiled, part
+from simulator.compiled import compiled, part, read_only
 
 __all__ = ["account_instants"]
 
@@ -146,9 +146,9 @@ def _links_after(
 
 def _types() -> Any:
     """One version, whether an array happens to be writeable or not."""
-    from numba import float64, int32, int64, types, void
+    from numba import float64, int64, types, void
 
-    ints, longs, floats = (types.Array(dtype, 1, "C", readonly=True) for dtype in (int32, int64, float64))
+    ints, longs, floats = read_only("int32", "int64", "float64")
     table, pair = types.Array(float64, 2, "C", readonly=True), types.UniTuple(float64, 2)  # type: ignore[no-untyped-call]
     return void(
         *(ints, longs, ints, ints, ints, longs, ints, floats, floats, floats, table, ints),

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from simulator.compiled import compiled, part
+from simulator.compiled import compiled, part, read_only
 
 __all__ = ["walk_memory"]
 
@@ -118,9 +118,9 @@ def _count_live(
 
 def _types() -> Any:
     """One version, whether an array happens to be writeable or not."""
-    from numba import float64, int32, int64, types
+    from numba import float64, int64
 
-    ints, longs, floats = (types.Array(dtype, 1, "C", readonly=True) for dtype in (int32, int64, float64))
+    ints, longs, floats = read_only("int32", "int64", "float64")
     return int64(
         *(ints, ints, longs, ints, floats, floats, ints, ints, ints, floats, floats),
         *(float64, float64, float64[::1], int64[:, ::1]),

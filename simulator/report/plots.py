@@ -55,6 +55,7 @@ __all__ = [
     "legend_under",
     "plot_prediction",
     "plot_timelines",
+    "round_times",
 ]
 
 _LEGEND_WIDTH = 860.0
@@ -151,12 +152,19 @@ def _figure(heights: Sequence[float], path: str | Path, legends: int = 1) -> tup
     return figure, grid[:, 0]
 
 
+def round_times(axis: Axes) -> None:
+    """Let the axis of time bear round numbers."""
+    from matplotlib.ticker import MaxNLocator
+
+    axis.xaxis.set_major_locator(MaxNLocator(nbins="auto", steps=[1, 2, 5, 10]))
+
+
 def draw_timeline(
     axis: Axes, program: Program, trace: Trace, prices: Prices | None, until: float | None = None, unit: str = "s"
 ) -> list[Any]:
     """Draw the bands of all ranks up to a time; returns what a legend tells.  `unit` of the axis: "" in abstract time."""
     from matplotlib.patches import Patch
-    from matplotlib.ticker import EngFormatter, MaxNLocator
+    from matplotlib.ticker import EngFormatter
 
     limit = until or trace.makespan or 1.0
     groups = (compute_bars(program, prices, trace), link_bars(program, trace))
@@ -169,7 +177,7 @@ def draw_timeline(
         draw_numbers(axis, groups[0], limit)
     labelled = np.arange(0, program.ranks, 2 ** max(0, math.ceil(math.log2(program.ranks / 24))))
     axis.set_yticks(labelled + BAR_MIDDLE, [f"rank {rank}" for rank in labelled])
-    axis.xaxis.set_major_locator(MaxNLocator(nbins="auto", steps=[1, 2, 5, 10]))
+    round_times(axis)
     if unit:
         axis.xaxis.set_major_formatter(EngFormatter(unit=unit))
     axis.set_xlabel("time")
@@ -215,7 +223,7 @@ def legend_rows(handles: Sequence[Any]) -> int:
 def _draw_memory(axis: Axes, program: Program, trace: Trace, capacity: float | None) -> None:
     """Total memory of every rank over time; where there are more changes than pixels, the highest of each pixel."""
     from matplotlib import colormaps
-    from matplotlib.ticker import EngFormatter, MaxNLocator
+    from matplotlib.ticker import EngFormatter
 
     edges = np.linspace(0.0, trace.makespan, COLUMNS + 1)
     named = set(np.linspace(0, program.ranks - 1, min(program.ranks, 8)).round().astype(int).tolist())
@@ -237,7 +245,7 @@ def _draw_memory(axis: Axes, program: Program, trace: Trace, capacity: float | N
     axis.set_ylim(0.0, 1.1 * max(highest, (capacity or 0.0) / GIB) or 1.0)
     axis.set_ylabel("memory [GiB]")
     axis.set_xlabel("time")
-    axis.xaxis.set_major_locator(MaxNLocator(nbins="auto", steps=[1, 2, 5, 10]))
+    round_times(axis)
     axis.xaxis.set_major_formatter(EngFormatter(unit="s"))
     axis.grid(axis="y", color="#e4e4e4", lw=0.6)
     axis.set_axisbelow(True)

@@ -100,11 +100,14 @@ def _said(name: str, value: Any) -> bool:
 def _data(
     name: str, model: str | Mapping[str, Any], cluster: Cluster, length: int, plan: dict[str, Any]
 ) -> dict[str, Any]:
-    peaks = cluster.gpu.peak_flops
-    precision = next((kind for kind in ("bf16", "fp16", "fp32") if kind in peaks), "fp32")
     workload: dict[str, Any] = {"model": model} if isinstance(model, str) else {}
     batch = _batch(cluster.world_size, length)
-    workload |= {"sequence_length": length, "global_batch_size": batch, "precision": precision, "optimizer": "adam"}
+    workload |= {
+        "sequence_length": length,
+        "global_batch_size": batch,
+        "precision": cluster.gpu.usual_precision,
+        "optimizer": "adam",
+    }
     data = {
         "name": name,
         "workload": workload,

@@ -23,7 +23,7 @@ from simulator.lowering.steps.state import State
 from simulator.lowering.steps.structure import Batch
 from simulator.program.program import COMPUTE, COPY, Link, OperatorTable, Segment, Tensor
 from simulator.units import BYTES_PER_ELEMENT
-from simulator.workload.optimizers import OPTIMIZERS
+from simulator.workload.optimizers import optimizer_cost
 
 __all__ = ["COPY_BACK_LANE", "COPY_LANE", "add_copies", "add_host_update", "copy_link", "device_bytes", "host_tensors"]
 
@@ -95,9 +95,7 @@ def host_tensors(state: State, rank: int, mine: float) -> list[Tensor]:
     part, numbers, resolved = state.resolved.optimizer_offload, state.workload.numbers, state.resolved
     if not part:
         return []
-    cost = OPTIMIZERS.get(state.workload.optimizer).cost(
-        numbers.element, resolved.gradient_bytes, numbers.master_weights
-    )
+    cost = optimizer_cost(state.workload.optimizer, numbers.element, resolved.gradient_bytes, numbers.master_weights)
     weights = MASTER if numbers.master_weights else float(numbers.element)
     sizes = (
         ("optimizer states on the host", "optimizer_states", cost.state),
@@ -122,9 +120,7 @@ def add_host_update(
     resolved, numbers = state.resolved, state.workload.numbers
     if not resolved.optimizer_offload:
         return np.zeros(0, np.int64), np.zeros(0, np.int64)
-    cost = OPTIMIZERS.get(state.workload.optimizer).cost(
-        numbers.element, resolved.gradient_bytes, numbers.master_weights
-    )
+    cost = optimizer_cost(state.workload.optimizer, numbers.element, resolved.gradient_bytes, numbers.master_weights)
     moved = cost.host_bytes(resolved.framework.fused_host_optimizer)
     back = "fp32" if returns_master(state) else numbers.compute
     ends: list[int] = []

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from simulator.compiled import compiled
+from simulator.compiled import compiled, read_only
 
 __all__ = ["join_waits"]
 
@@ -17,7 +17,7 @@ def _types() -> Any:
     """One version, whether an array happens to be writeable or not."""
     from numba import int32, int64, types
 
-    longs = types.Array(int64, 1, "C", readonly=True)
+    (longs,) = read_only("int64")
     return types.Tuple((int64[::1], int32[::1]))(longs, longs, int64)  # type: ignore[no-untyped-call]
 
 

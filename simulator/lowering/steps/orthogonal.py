@@ -26,7 +26,8 @@ __all__ = ["Matrices", "orthogonal_matrices", "orthogonal_pieces"]
 
 Matrices = tuple[tuple[Matrix, int], ...]
 """Matrices of a rank, each with how many layers have it."""
-_WIDE, _NARROW = 4.0, 2.0
+_NARROW = 2.0
+"""Bytes of a number in bf16."""
 
 
 def orthogonal_matrices(state: State, chunks: tuple[Chunk, ...]) -> Matrices:
@@ -53,7 +54,10 @@ def orthogonal_pieces(state: State, held: Held, matrices: Matrices) -> tuple[tup
         count = math.ceil(many / _ways(resolved, experts))
         pieces += [(_around(short, long), count), (_newton_schulz(short, long), times * count)]
     if matrices and resolved.zero_stage == 3:
-        pieces.append((_exchange(_parts(held, resolved)), 1))
+        sizes = dict(resolved.axes)
+        parts = Held(held.all - held.others, held.experts).parts(resolved)
+        sent = tuple((count / math.prod(sizes[axis] for axis in axes), axes) for _, count, axes in parts)
+        pieces.append((_exchange(sent), 1))
     return tuple(pieces)
 
 
@@ -63,16 +67,6 @@ def _ways(resolved: ResolvedPlan, experts: bool) -> int:
         return 1
     ways = resolved.expert_shard_size if experts else resolved.shard_size
     return ways if resolved.zero_stage == 3 else ways * resolved.lanes
-
-
-def _parts(held: Held, resolved: ResolvedPlan) -> tuple[tuple[float, tuple[str, ...]], ...]:
-    """(matrices' weights of a rank's shards, mesh axes of the ranks among which it sends them)."""
-    dense = held.all - held.experts - held.others
-    found = (
-        (dense / resolved.shard_size, resolved.shard_size, resolved.groups.shards),
-        (held.experts / resolved.expert_shard_size, resolved.expert_shard_size, resolved.groups.expert_shards),
-    )
-    return tuple((count, axes) for count, ranks, axes in found if count > 0 and ranks > 1)
 
 
 @functools.lru_cache(maxsize=1024)
@@ -96,12 +90,11 @@ def _around(short: int, long: int) -> OperatorTable:
 def _newton_schulz(short: int, long: int) -> OperatorTable:
     """One iteration of Newton and Schulz."""
     rows = Rows("Newton-Schulz iteration")
-    for label, m, n, k, order in (
-        ("X X^T", short, short, long, "TN"),
-        ("b A + c A A", short, short, short, "NN"),
-        ("a X + B X", short, long, short, "NN"),
+    for label, m, n, k, order, adds in (
+        ("X X^T", short, short, long, "TN", False),
+        ("b A + c A A", short, short, short, "NN", True),
+        ("a X + B X", short, long, short, "NN", True),
     ):
-        added = _NARROW * m * n * (label != "X X^T")
         rows.add(
             label=label,
             work="gemm",
@@ -109,7 +102,7 @@ def _newton_schulz(short: int, long: int) -> OperatorTable:
             call=Product(order),
             dtype="bf16",
             flops=2.0 * m * n * k,
-            read=_NARROW * (m * k + k * n) + added,
+            read=_NARROW * (m * k + k * n + adds * m * n),
             written=_NARROW * m * n,
             phase="optimizer",
         )
@@ -118,7 +111,7 @@ def _newton_schulz(short: int, long: int) -> OperatorTable:
 
 @functools.lru_cache(maxsize=1024)
 def _exchange(parts: tuple[tuple[float, tuple[str, ...]], ...]) -> OperatorTable:
-    """Parts of matrices to those that make them orthogonal, and back."""
+    """Parts of matrices to those that make them orthogonal, and back; `parts`: weights that a rank sends, and among whom."""
     rows = Rows("exchange of matrices")
     for count, axes in parts:
         for label in ("matrices all_to_all", "orthogonal matrices all_to_all"):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from simulator.workload.optimizers.base import Optimizer, OptimizerCost
+from simulator.workload.optimizers.base import Optimizer, OptimizerCost, updated_bytes
 
 __all__ = ["Adafactor"]
 
@@ -25,8 +25,7 @@ class Adafactor(Optimizer):
         >>> Adafactor().cost(2, 4, True).state < 0.01
         True
         """
-        master = 4.0 if master_weights else float(weight_bytes)
-        rewritten = float(weight_bytes) if master_weights else 0.0
+        master, rewritten = updated_bytes(weight_bytes, master_weights)
         state = 8.0 / _SIDE
         return OptimizerCost(
             state=state,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from simulator.workload.optimizers.base import Optimizer, OptimizerCost
+from simulator.workload.optimizers.base import Optimizer, OptimizerCost, updated_bytes
 
 __all__ = ["Adam"]
 
@@ -24,8 +24,7 @@ class Adam(Optimizer):
         >>> cost.state + 4, cost.read + cost.written
         (12.0, 30.0)
         """
-        master = 4.0 if master_weights else float(weight_bytes)
-        rewritten = float(weight_bytes) if master_weights else 0.0
+        master, rewritten = updated_bytes(weight_bytes, master_weights)
         moments = 2.0 * master
         return OptimizerCost(
             state=moments,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from simulator.workload.optimizers.base import Optimizer, OptimizerCost
+from simulator.workload.optimizers.base import Optimizer, OptimizerCost, updated_bytes
 
 __all__ = ["Adam8bit"]
 
@@ -24,8 +24,7 @@ class Adam8bit(Optimizer):
         >>> round(Adam8bit().cost(2, 2, False).state, 2)
         2.03
         """
-        master = 4.0 if master_weights else float(weight_bytes)
-        rewritten = float(weight_bytes) if master_weights else 0.0
+        master, rewritten = updated_bytes(weight_bytes, master_weights)
         moments = 2.0 * (1.0 + 4.0 / BLOCK)
         return OptimizerCost(
             state=moments,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 from dataclasses import dataclass, replace
 
-__all__ = ["Optimizer", "OptimizerCost"]
+__all__ = ["Optimizer", "OptimizerCost", "updated_bytes"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +50,15 @@ class OptimizerCost:
         """Bytes that the CPU moves in its memory for one parameter's update [B]."""
         once = self.read + self.written
         return once if fused else self.separate or 2.0 * once
+
+
+def updated_bytes(weight_bytes: int, master_weights: bool) -> tuple[float, float]:
+    """Return the bytes of the weight that an update changes, and of the one that it then writes anew for the products.
+
+    >>> updated_bytes(2, master_weights=True), updated_bytes(2, master_weights=False)
+    ((4.0, 2.0), (2.0, 0.0))
+    """
+    return (4.0, float(weight_bytes)) if master_weights else (float(weight_bytes), 0.0)
 
 
 class Optimizer(abc.ABC):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from simulator.workload.optimizers.base import Optimizer, OptimizerCost
+from simulator.workload.optimizers.base import Optimizer, OptimizerCost, updated_bytes
 
 __all__ = ["Lamb"]
 
@@ -25,8 +25,7 @@ class Lamb(Optimizer):
         >>> cost.state, cost.read + cost.written
         (8.0, 50.0)
         """
-        master = 4.0 if master_weights else float(weight_bytes)
-        rewritten = float(weight_bytes) if master_weights else 0.0
+        master, rewritten = updated_bytes(weight_bytes, master_weights)
         moments = 2.0 * master
         return OptimizerCost(
             state=moments,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from simulator.workload.optimizers.base import Optimizer, OptimizerCost
+from simulator.workload.optimizers.base import Optimizer, OptimizerCost, updated_bytes
 
 __all__ = ["Lars"]
 
@@ -22,8 +22,7 @@ class Lars(Optimizer):
         >>> cost.state, cost.read + cost.written
         (4.0, 30.0)
         """
-        master = 4.0 if master_weights else float(weight_bytes)
-        rewritten = float(weight_bytes) if master_weights else 0.0
+        master, rewritten = updated_bytes(weight_bytes, master_weights)
         return OptimizerCost(
             state=master,
             read=3 * master + 2 * gradient_bytes,

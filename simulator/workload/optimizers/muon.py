@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from simulator.workload.optimizers.base import Optimizer, OptimizerCost
+from simulator.workload.optimizers.base import Optimizer, OptimizerCost, updated_bytes
 
 __all__ = ["Muon"]
 
@@ -16,7 +16,6 @@ class Muon(Optimizer):
 
     name = "muon"
     source = "Jordan et al. 2024, Muon; with weight decay Liu et al., arXiv 2502.16982; NVIDIA/Megatron-LM muon_tp_mode = blockwise"
-    listed_results = 1
     newton_schulz = 5
     others = "adam"
 
@@ -27,8 +26,7 @@ class Muon(Optimizer):
         >>> cost.state, cost.read + cost.written
         (4.0, 26.0)
         """
-        master = 4.0 if master_weights else float(weight_bytes)
-        rewritten = float(weight_bytes) if master_weights else 0.0
+        master, rewritten = updated_bytes(weight_bytes, master_weights)
         made = 2.0
         return OptimizerCost(
             state=master,

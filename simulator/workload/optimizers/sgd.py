@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from simulator.workload.optimizers.base import Optimizer, OptimizerCost
+from simulator.workload.optimizers.base import Optimizer, OptimizerCost, updated_bytes
 
 __all__ = ["Sgd"]
 
@@ -17,8 +17,7 @@ class Sgd(Optimizer):
 
     def cost(self, weight_bytes: int, gradient_bytes: int, master_weights: bool) -> OptimizerCost:
         """See `Optimizer.cost`."""
-        master = 4.0 if master_weights else float(weight_bytes)
-        rewritten = float(weight_bytes) if master_weights else 0.0
+        master, rewritten = updated_bytes(weight_bytes, master_weights)
         return OptimizerCost(
             state=master,
             read=2 * master + gradient_bytes,
