@@ -19,6 +19,7 @@ from simulator.engine import run
 from simulator.job import load_job
 from simulator.program.critical import critical_path
 from simulator.program.program import Program
+from simulator.remembered import forget_all
 from simulator.schedules import SCHEDULES, Shape
 from simulator.schedules.order_times import time_order
 from simulator.simulation import simulate_job
@@ -83,6 +84,7 @@ def engines(program: Program, seed: int, interferes: bool) -> None:
 
 
 def test_all_loops_both_ways() -> None:
+    forget_all()  # what other tests left would spare the loops that made it
     with both_ways() as ran:
         for some in (jobs, schedules, engines):
             some()
