@@ -133,10 +133,10 @@ def _small_bucket(workload: Workload, resolved: ResolvedPlan, plan: Plan) -> tup
         return ()
     most = plan.bucket_size / resolved.gradient_bytes
     layers = {kind: cost for kind, cost in layer_costs(workload, resolved).items() if is_layer(kind)}
-    whole = [kind for kind, cost in layers.items() if cost.parameters > most and not is_cut(cost, most, resolved)]
+    whole = [kind for kind, cost in layers.items() if cost.trained > most and not is_cut(cost, most, resolved)]
     if not whole:
         return ()
-    least = min(layers[kind].parameters for kind in whole) * resolved.gradient_bytes
+    least = min(layers[kind].trained for kind in whole) * resolved.gradient_bytes
     return (
         f"gradients of {' and '.join(whole)} are reduced layer by layer at the finest: bucket_size = {show(plan.bucket_size, 'B')} "
         f"is less than the {show(least, 'B')} of a layer and has the effect of one",

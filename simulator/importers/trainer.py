@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 
 from simulator.errors import SpecError
+from simulator.importers.adapters import read_adapters
 from simulator.importers.base import Importer
 from simulator.importers.document import Document
 from simulator.importers.imported import Findings, Imported
@@ -45,11 +46,6 @@ _FACTORY = ("finetuning_type", "cutoff_len", "disable_gradient_checkpointing")
 _LIGER = ("use_liger_kernel", "enable_liger_kernel", "liger_rms_norm", "liger_glu_activation", "liger_fused_linear_cross_entropy",
           "liger_rope", "liger_layer_norm", "liger_cross_entropy")  # fmt: skip
 """Trainer, LLaMA-Factory, and Axolotl kernel by kernel: the profiles with Liger's kernels have all of them."""
-_OFF = ("false", "0", "no", "none", "")
-_TRAINED = {"adapter": _OFF, "finetuning_type": ("full",), "use_peft": _OFF, "use_lora": _OFF, "lora_enable": _OFF,
-            "load_in_4bit": _OFF, "peft_config.name": _OFF, "quant_config.name": _OFF, "load_in_8bit": _OFF,
-            "quantization_bit": _OFF, "gptq": _OFF}  # fmt: skip
-"""Settings by which fewer weights are trained, or held in fewer bits, and their values where all are."""
 _PREFIXES = ("adam_", "save", "eval", "logging", "hub", "push_to_hub", "lr_", "weight_decay", "dataset", "data_", "dataloader",
              "per_device_eval",
              "max_eval", "tokenizer", "report", "wandb", "label", "greater_is", "include_", "ddp_timeout", "neftune", "special_tokens",
@@ -182,17 +178,8 @@ def _batch(settings: Settings, findings: Findings) -> None:
 
 
 def _trained(settings: Settings, findings: Findings) -> None:
-    """Adapters, frozen and narrow weights, and second models: what this program does not model is said beside what it takes it for."""
-    for name, usual in _TRAINED.items():
-        entry = settings.take(name)
-        if entry is None:
-            continue
-        if str(entry.value).lower() in usual:
-            findings.ignore(entry.place, entry.text)
-            continue
-        settings.refuse(entry, "not modelled: adapters, frozen weights and weights of fewer bits")
-        why = f"{entry.text}: not modelled: the run takes less memory than this, and another time"
-        findings.assumed_key("trained", "all weights", why)
+    """Adapters, and second models: what this program does not model is said beside what it takes it for."""
+    read_adapters(settings, findings)
     stage = settings.take("stage", "rl")
     if stage is not None and str(stage.value).lower() in ("pt", "sft"):
         findings.ignore(stage.place, stage.text)

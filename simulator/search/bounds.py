@@ -275,7 +275,7 @@ def _gathered(state: State, rank: int, seconds: Callable[[int], float]) -> float
         return 0.0
     kinds = [kind for chunk in contents(state, rank) for kind in chunk.kinds if is_layer(kind)]
     each = 0.0
-    for what, count, group in group_held(state, kinds).parts(resolved):
+    for what, count, group in group_held(state, kinds).gathered(resolved):
         forward, backward = gather_links(state, f"weights{what}", count, group)
         each += seconds(forward) + (seconds(backward) if resolved.fsdp_unit == 1 else 0.0)
     return resolved.microbatches * each

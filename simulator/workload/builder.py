@@ -8,11 +8,11 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from simulator.units import FP32
-from simulator.workload.graph import Dim, Keep, Kernel, LayerGraph, Moves, Op, Product, Tensor
+from simulator.workload.graph import Dim, Keep, Kernel, LayerGraph, Lookup, Moves, Op, Product, Tensor
 from simulator.workload.layer_kind import LayerKind
 from simulator.workload.model import Model
 from simulator.workload.operator import KernelStyle
-from simulator.workload.precision import Precision
+from simulator.workload.precision import NF4_BYTES, Precision
 
 __all__ = ["LayerBuilder"]
 
@@ -91,9 +91,11 @@ class LayerBuilder:
         found = next((t for t in self.inputs if t.name == "other stack"), None)
         return found or self.given("other stack", *dims, role="stream")
 
-    def weight(self, name: str, *dims: Dim, role: str = "weight") -> Tensor:
-        """A weight that an operation of this graph must own."""
-        tensor = self.tensor(name, *dims, role=role)
+    def weight(
+        self, name: str, *dims: Dim, role: str = "weight", adapter: bool = False, element: float | None = None
+    ) -> Tensor:
+        """A weight that an operation of this graph must own; where adapters are trained (`adapter`), all others are frozen."""
+        tensor = replace(self.tensor(name, *dims, element=element, role=role), frozen=bool(self.m.lora_rank) and not adapter)
         self.weights.append(tensor)
         return tensor
 
@@ -131,6 +133,8 @@ class LayerBuilder:
         """Append an operation, as part of the modules that are open."""
         modules, captured = (*self._modules, *op.modules), op.captured or self._captured
         op = replace(op, modules=modules, captured=captured, looped=self._looped)
+        if isinstance(op, Kernel) and op.frozen:
+            op = _without_gradients(op)
         self.ops.append(op)
         return op
 
@@ -148,9 +152,12 @@ class LayerBuilder:
         more_keeps: tuple[Keep, ...] = (),
         vectors: tuple[Tensor, ...] = (),
         beside: tuple[Tensor, ...] = (),
+        parts: tuple[str, ...] = (),
         **more: Any,
     ) -> tuple[Tensor, ...]:
         """A product of `x` with one weight per output; its bias is added in the product or by the kernel that follows.
+
+        Where the model has low-rank adapters for some of its outputs, the product of the frozen weight and what the adapters add.
 
         Args:
             depth: the dimensions summed over; a weight has these and what its output has beside the rows of `x`.
@@ -158,12 +165,23 @@ class LayerBuilder:
             each: dimensions of which every one has weights of its own (experts).
             vectors: weights that it owns beside these.
             beside: what it reads as further columns of `x`.
+            parts: what each output is to adapters (`Model.lora_modules`); () = none is adapted.
             more: other fields of `Product`.
         """
+        adapted = tuple(part in self.m.lora_modules for part in parts) if self.m.lora_rank else ()
+        if any(adapted):
+            return self._with_adapters(
+                label, x, outputs, depth, adapted, keep=keep, bias=bias, again=again, each=each, more_keeps=more_keeps, **more
+            )
+        if self.m.lora_rank:  # a frozen weight's product: its backward does not read the input
+            keep = None
         rows = {d.name for d in x.dims}
         wide = [tuple(d for d in out.dims if d.name not in rows) for out in outputs]
         named = [f"{label} weight" if len(outputs) == 1 else f"{label} weight of {out.name}" for out in outputs]
-        weights = [self.weight(name, *each, *depth, *dims) for name, dims in zip(named, wide, strict=True)]
+        narrow = NF4_BYTES if self.m.frozen_format and outputs[0].role != "logits" else None
+        weights = [
+            self.weight(name, *each, *depth, *dims, element=narrow) for name, dims in zip(named, wide, strict=True)
+        ]
         if bias:
             weights += [
                 self.weight(f"{w.name}, bias", *each, *dims, role="bias") for w, dims in zip(weights, wide, strict=True)
@@ -181,6 +199,92 @@ class LayerBuilder:
             )
         )
         return outputs
+
+    def _with_adapters(
+        self,
+        label: str,
+        x: Tensor,
+        outputs: tuple[Tensor, ...],
+        depth: tuple[Dim, ...],
+        adapted: tuple[bool, ...],
+        *,
+        keep: Keep | None,
+        again: tuple[str, ...],
+        each: tuple[Dim, ...],
+        **more: Any,
+    ) -> tuple[Tensor, ...]:
+        """As `linear`: y = W x + (alpha / r) B A x (Hu et al., arXiv 2106.09685, section 4.1), W frozen.
+
+        As PEFT's Linear.forward: dropout of the input, A, B, a product with the scale, a sum; one adapter per separate product.
+
+        Args:
+            adapted: which outputs have an adapter.
+        """
+        base = tuple(
+            replace(t, name=f"{t.name}, frozen product") if low else t for t, low in zip(outputs, adapted, strict=True)
+        )
+        renamed = {t.name: b.name for t, b in zip(outputs, base, strict=True)}
+        self.linear(
+            label, x, base, depth, keep=None, again=tuple(renamed[name] for name in again), each=each, **more
+        )
+        kernels, first = more.get("kernels") or (len(outputs),), 0
+        for n in kernels:
+            some = [i for i in range(first, first + n) if adapted[i]]
+            first += n
+            if some:
+                self._adapter(label, x, [(base[i], outputs[i]) for i in some], depth, keep, each)
+                if not self.m.lora_dropout:
+                    keep = None  # all read the same tensor
+        return outputs
+
+    def _adapter(
+        self,
+        label: str,
+        x: Tensor,
+        sums: list[tuple[Tensor, Tensor]],
+        depth: tuple[Dim, ...],
+        keep: Keep | None,
+        each: tuple[Dim, ...],
+    ) -> None:
+        """Add B A x to what a frozen product made; `sums`: (the product's output, the sum), pairwise."""
+        name, rows, e = f"{label} adapter of {sums[0][1].name}", {d.name for d in x.dims}, self.e
+        rank, given = Dim("lora_rank", self.m.lora_rank), x
+        if self.m.lora_dropout:
+            given, mask = replace(x, name=f"{name} input"), self.tensor(f"{name} mask", *x.dims, element=1.0, role="mask")
+            moved = Moves(dims=x.dims, read=e, written=e + 1, backward_read=e + 1, backward_written=e)
+            kept = (Keep(tensor=mask),)
+            self.add(Kernel(label=f"{name} dropout", inputs=(x,), outputs=(given, mask), keeps=kept, moves=(moved,)))
+            keep = Keep(tensor=given, element=self.kept)
+        low = self.tensor(f"{name} low rank", *(d for d in x.dims if d not in depth), rank)
+        weight = self.weight(f"{name} A", *each, *depth, rank, adapter=True)
+        kept = (keep,) if keep else ()
+        common: dict[str, Any] = {"backward_launches": 2, "quantised": False}
+        self.add(Product(label=f"{name} A", inputs=(given,), outputs=(low,), weights=(weight,), keeps=kept, **common))
+        wide = [tuple(d for d in out.dims if d.name not in rows) for _, out in sums]
+        weights = tuple(
+            self.weight(f"{name} B of {out.name}", *each, rank, *dims, adapter=True)
+            for (_, out), dims in zip(sums, wide, strict=True)
+        )
+        made = tuple(replace(out, name=f"{out.name}, adapter") for _, out in sums)
+        kept = (Keep(tensor=low, name="adapters' low rank"),)
+        self.add(Product(label=f"{name} B", inputs=(low,), outputs=made, weights=weights, keeps=kept, **common))
+        self.add(
+            Kernel(
+                label=f"{name} sum",
+                inputs=(*(base for base, _ in sums), *made),
+                outputs=tuple(out for _, out in sums),
+                moves=(
+                    *(
+                        Moves(dims=t.dims, read=3 * e, written=2 * e, backward_read=e, backward_written=e)
+                        for _, t in sums
+                    ),
+                    Moves(dims=x.dims, backward_read=2 * e, backward_written=e),  # both gradients of the input
+                ),
+                access="stream",
+                launches=2,
+                backward_launches=2,
+            )
+        )
 
     def moves(self, label: str, x: Tensor, name: str, read: float = 1.0, written: float = 1.0, **more: Any) -> Tensor:
         """A kernel whose output is like its input and whose backward is its reverse; `read`, `written`: how often."""
@@ -202,3 +306,11 @@ class LayerBuilder:
             weights=tuple(self.weights),
             peers=self.peers,
         )
+
+
+def _without_gradients(op: Kernel) -> Kernel:
+    """A kernel whose weights are frozen: nothing is summed for them; backward of a look-up there is nothing left to do."""
+    if isinstance(op, Lookup):
+        moves = tuple(replace(moved, backward_read=0.0, backward_written=0.0, sums_read=0.0) for moved in op.moves)
+        return replace(op, moves=moves, backward_launches=0)
+    return replace(op, moves=tuple(replace(moved, sums_read=0.0) for moved in op.moves))

@@ -21,6 +21,7 @@ class Counts:
         parameters: all.
         routed: of these those of routed experts.
         matrices: elements of matrices that meet tokens; `routed_matrices` of them of routed experts, `mixing` in front of the MLP.
+        frozen: parameters that are never trained; `frozen_matrices` of those that meet tokens, `frozen_routed` of these of routed experts.
     """
 
     parameters: int
@@ -28,6 +29,9 @@ class Counts:
     matrices: int
     routed_matrices: int
     mixing: int
+    frozen: int = 0
+    frozen_matrices: int = 0
+    frozen_routed: int = 0
 
 
 def model_graph(model: ModelFields, kind: str) -> LayerGraph:
@@ -53,6 +57,9 @@ def counts(model: ModelFields, kind: str) -> Counts:
         matrices=_sum([w for _, w in matrices]),
         routed_matrices=_sum([w for op, w in matrices if _routed(op)]),
         mixing=_sum([w for op, w in matrices if op.captured == "attn"]),
+        frozen=_sum([w for w in graph.weights if w.frozen]),
+        frozen_matrices=_sum([w for _, w in matrices if w.frozen]),
+        frozen_routed=_sum([w for op, w in matrices if w.frozen and _routed(op)]),
     )
 
 

@@ -71,12 +71,14 @@ class Tensor:
         element: bytes of an element.
         role: activation, stream (it crosses pipeline boundaries), statistics, mask or logits; of what the model owns weight
             (a matrix), bias or vector (any other).
+        frozen: of what the model owns: whether it has no gradient and is never updated.
     """
 
     name: str
     dims: tuple[Dim, ...]
     element: float
     role: str = "activation"
+    frozen: bool = False
 
     @property
     def elements(self) -> int:
@@ -188,6 +190,11 @@ class Op:
     backward_launches: int = 1
     per_expert: int = 0
     looped: bool = False
+
+    @property
+    def frozen(self) -> bool:
+        """Whether it owns weights, none of which is trained."""
+        return bool(self.weights) and all(w.frozen for w in self.weights)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

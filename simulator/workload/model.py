@@ -49,6 +49,11 @@ class Model(ModelFields):
         found = counts(self, kind.name)
         return found.matrices - found.routed_matrices + self._seen(found.routed_matrices)
 
+    def frozen_weights(self, kind: LayerKind) -> float:
+        """Return, of `seen_weights`, the elements that are never trained."""
+        found = counts(self, kind.name)
+        return found.frozen_matrices - found.frozen_routed + self._seen(found.frozen_routed)
+
     def kind_parameters(self, kind: str, seen: bool = False) -> int:
         """Return the parameters of a layer of this kind, or of these the ones that one token meets (`seen`)."""
         found = counts(self, kind)
@@ -94,6 +99,18 @@ class Model(ModelFields):
         124439808
         """
         return self._all(False)
+
+    @property
+    def trained_parameters(self) -> int:
+        """Parameters that are updated: all, or those of the adapters.
+
+        >>> model = load_model("llama3_8b")
+        >>> model.model_copy(update={"lora_rank": 16}).trained_parameters
+        41943040
+        """
+        if not self.lora_rank:
+            return self.parameters
+        return sum(n * (self.kind_parameters(k) - counts(self, k).frozen) for k, n in Counter(self.layer_kinds).items())
 
     @property
     def active_parameters(self) -> int:

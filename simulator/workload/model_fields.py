@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BeforeValidator, Field, model_validator
 
@@ -11,7 +11,7 @@ from simulator.specs import Listed, Name, NamedSpec
 from simulator.units import parse
 from simulator.workload.layer_kind import LayerKind
 
-__all__ = ["LATENT_FIELDS", "STANDARD_FIELDS", "ModelFields"]
+__all__ = ["ADAPTED", "Adapted", "LATENT_FIELDS", "STANDARD_FIELDS", "ModelFields"]
 
 
 def _parameters(value: Any) -> Any:
@@ -42,6 +42,9 @@ _FIELDS_OF = {
 _DECODER_FIELDS = ("mixers", "mlps", "window", "mtp_layers")
 _STATE_FIELDS = ("ssm_heads", "ssm_head_dim", "ssm_groups", "ssm_state", "conv_width")
 STANDARD_FIELDS = ("qkv_bias", "qk_norm", "attention_gate")
+Adapted = Literal["query", "key", "value", "output", "gate", "up", "down"]
+ADAPTED: tuple[Adapted, ...] = get_args(Adapted)
+"""The matrices of a layer that adapters may stand beside."""
 LATENT_FIELDS = ("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
 
 
@@ -94,6 +97,11 @@ class ModelFields(NamedSpec):
     Encoder: `token_types` rows of a second embedding, `head_transform`: a dense layer and norm before the output, `pooler`: a dense
     layer on the first token.  Vision: `patch_inputs` numbers of a patch; `vocabulary` counts the classes.
     Encoder-decoder: `encoder_layers` beside the decoder's `layers`, and `target_length` tokens for the decoder.
+
+    Low-rank adapters (LoRA, arXiv 2106.09685): with a `lora_rank` r everything is frozen but a pair of matrices of this rank beside each
+    of `lora_modules` (query, key, value, output, gate, up, down; left out: all), in experts beside each one's; `lora_dropout`: each
+    adapter drops some of its input.  `frozen_format` "nf4": frozen matrices of layers stand in 4 bits and are widened before each
+    product (QLoRA, arXiv 2305.14314).
     """
 
     family: Name
@@ -150,6 +158,10 @@ class ModelFields(NamedSpec):
     patch_inputs: Part = 0
     encoder_layers: Part = 0
     target_length: Part = 0
+    lora_rank: Annotated[int, Field(ge=0, le=10**5)] = 0
+    lora_modules: Annotated[tuple[Adapted, ...], Pattern, Field(min_length=1, max_length=len(ADAPTED))] = ADAPTED
+    lora_dropout: bool = False
+    frozen_format: Literal["", "nf4"] = ""
 
     @model_validator(mode="before")
     @classmethod
@@ -189,7 +201,16 @@ class ModelFields(NamedSpec):
         self._check_blocks()
         self._check_mixers()
         self._check_architecture()
+        self._check_adapters()
         return self
+
+    def _check_adapters(self) -> None:
+        fields, names = type(self).model_fields, ("lora_modules", "lora_dropout", "frozen_format")
+        given = [name for name in names if getattr(self, name) != fields[name].default]
+        if given and not self.lora_rank:
+            raise ValueError(f"{given[0]} belongs to adapters, but lora_rank = 0; give lora_rank or leave it out")
+        if len(set(self.lora_modules)) < len(self.lora_modules):
+            raise ValueError(f"lora_modules names a module twice: {list(self.lora_modules)}; name each once")
 
     def _check_architecture(self) -> None:
         for name, (architecture, always) in _FIELDS_OF.items():

@@ -49,7 +49,7 @@ def _source(tensor: Tensor, made: Mapping[str, Tensor], makers: Mapping[str, Op]
 def _own(op: Op) -> dict[str, object]:
     """The fields of an operator that depend on what kind of operation it is."""
     if isinstance(op, Product):
-        biases = any(w.role == "bias" for w in op.weights)
+        biases = any(w.role == "bias" and not w.frozen for w in op.weights)
         shape = op.shape
         read = shape[1] * shape[2] * op.inputs[0].element if biases and op.sums_bias else 0.0
         return {"work": "gemm", "shape": shape, "columns": op.columns, "backward_read": read}

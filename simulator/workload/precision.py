@@ -8,8 +8,10 @@ from simulator.errors import UnknownNameError
 from simulator.remembered import hashed_once
 from simulator.units import BYTES_PER_ELEMENT
 
-__all__ = ["PRECISIONS", "Precision", "precision_named"]
+__all__ = ["NF4_BYTES", "PRECISIONS", "Precision", "precision_named"]
 
+NF4_BYTES = 0.5 + (1.0 + 4.0 / 256) / 64
+"""Bytes of a weight in NF4: 4 bits, a scale of 8 bits for 64 of them, one of 32 for 256 of these (QLoRA, arXiv 2305.14314, section 3)."""
 _MICRO_SCALE = 1.0 / 32
 """Bytes of scales per element of MXFP8."""
 

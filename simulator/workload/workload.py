@@ -14,6 +14,9 @@ from simulator.workload.precision import Precision, precision_named
 
 __all__ = ["Workload"]
 
+_FROZEN = 2.0 / 3.0
+"""Work on a frozen weight over that on a trained one: an output and an input gradient, no weight gradient."""
+
 
 @hashed_once
 @dataclass(frozen=True, kw_only=True)
@@ -83,7 +86,7 @@ class Workload:
         to a window count as if they saw the whole sequence, as causal ones do, so that the figure has one meaning for all models;
         of packed documents attention counts inside each.
         Layers that carry a state count the products of their scan by chunks.
-        Multi-token prediction modules count as layers with a head each.
+        Multi-token prediction modules count as layers with a head each.  A frozen weight has no gradient of its own: 4 FLOP, not 6.
         """
         m, length = self.model, self.sequence_length
         if m.encoder_layers:
@@ -97,6 +100,7 @@ class Workload:
         if m.architecture == "vision":
             return 6.0 * self.global_batch_size * (length * (per_token + m.patch_inputs * m.hidden) + outputs)
         outputs += m.hidden**2 if m.head_transform else 0
+        outputs *= _FROZEN if m.lora_rank else 1.0
         return 6.0 * self.tokens * (per_token + outputs)
 
     def _layer(self, name: str, score: float) -> float:
@@ -106,7 +110,7 @@ class Workload:
             score = 0.0
         elif isinstance(mixer, StateSpace):
             score = mixer.products(self.model, self.sequence_length)
-        return self.model.seen_weights(kind) + score
+        return self.model.seen_weights(kind) - (1.0 - _FROZEN) * self.model.frozen_weights(kind) + score
 
     def _encoder_decoder(self) -> float:
         """Weight products per sequence: a decoder's second attention takes keys and values from the encoder's tokens."""

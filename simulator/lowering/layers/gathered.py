@@ -54,7 +54,8 @@ def kept_weights(ctx: LayerContext, part: LayerPart) -> list[Tensor]:
         return []
     size = 0.0
     for o in part.operators:
-        if isinstance(o.op, Product) and o.has_weight and (ctx.style.autocast or ctx.division(o).around.weights):
+        cast = ctx.style.autocast and not o.op.frozen
+        if isinstance(o.op, Product) and o.has_weight and (cast or ctx.division(o).around.weights):
             d = ctx.division(o)
             b, _, _, k = d.shape
             size += b * sum(d.widths) * k * ctx.e

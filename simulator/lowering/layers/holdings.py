@@ -16,9 +16,12 @@ __all__ = [
     "MESH_WEIGHTS",
     "Matrix",
     "expert_parameters",
+    "frozen_parameters",
+    "frozen_tensors",
     "held_by",
     "parameters",
     "summed_parameters",
+    "trained_by",
     "weight_matrices",
     "weight_tensors",
 ]
@@ -42,6 +45,24 @@ def parameters(ctx: LayerContext, part: LayerPart) -> float:
     return sum(held_by(ctx, o) for o in part.operators)
 
 
+def frozen_parameters(ctx: LayerContext, part: LayerPart, experts_apart: bool) -> tuple[float, float, float, float]:
+    """Return those that are never trained, of these those of experts that other sets of ranks hold, and of both those that stand in less
+    than a byte [count]."""
+    found = [0.0] * 4
+    for o in part.operators:
+        for w in o.op.weights:
+            if w.frozen:
+                held, apart = _held(ctx, (w,)), experts_apart and _of_experts(ctx, o)
+                for place, counts in enumerate((True, apart, w.element < 1, apart and w.element < 1)):
+                    found[place] += held * counts
+    return found[0], found[1], found[2], found[3]
+
+
+def trained_by(ctx: LayerContext, o: Operator) -> float:
+    """Return an operator's weights on one GPU that are trained [count]."""
+    return _held(ctx, tuple(w for w in o.op.weights if not w.frozen))
+
+
 def held_by(ctx: LayerContext, o: Operator) -> float:
     """Return an operator's weights on one GPU [count]."""
     return _held(ctx, o.op.weights)
@@ -57,6 +78,8 @@ def summed_parameters(ctx: LayerContext, part: LayerPart) -> tuple[tuple[str, tu
     for o in part.operators:
         each: dict[tuple[str, ...], list[Tensor]] = {}
         for w in o.op.weights:
+            if w.frozen:
+                continue
             axes = _in_terms(ctx, o, w)
             if axes:
                 each.setdefault(axes, []).append(w)
@@ -64,7 +87,7 @@ def summed_parameters(ctx: LayerContext, part: LayerPart) -> tuple[tuple[str, tu
             key = "norm" if TENSOR in axes else MESH_WEIGHTS, ctx.group(axes)
             found[key] = found.get(key, 0.0) + _held(ctx, tuple(weights))
     shared = sum(
-        _held(ctx, tuple(w for w in o.op.weights if ctx.layout.shared(w.dims, TENSOR, kind_of(w)) > 1))
+        _held(ctx, tuple(w for w in o.op.weights if not w.frozen and ctx.layout.shared(w.dims, TENSOR, kind_of(w)) > 1))
         for o in part.operators
     )
     if shared:
@@ -85,15 +108,27 @@ def weight_tensors(ctx: LayerContext, part: LayerPart, norm: str, experts_apart:
         experts_apart: other sets of ranks hold routed experts than the rest: these are left out; else each of their products is one
             tensor of all experts.
     """
-    listed = [o for o in part.operators if not (experts_apart and _of_experts(ctx, o))]
-    return tuple(size for o in listed for size in _tensors(ctx, o, norm))
+    return tuple(size for o in _listed(ctx, part, experts_apart) for size in _tensors(ctx, o, norm))
+
+
+def frozen_tensors(ctx: LayerContext, part: LayerPart, norm: str, experts_apart: bool) -> tuple[tuple[bool, bool], ...]:
+    """Return of each of `weight_tensors` whether it is frozen, and whether it stands in less than a byte."""
+    return tuple(
+        (o.op.frozen, any(w.element < 1 for w in o.op.weights))
+        for o in _listed(ctx, part, experts_apart)
+        for _ in _tensors(ctx, o, norm)
+    )
+
+
+def _listed(ctx: LayerContext, part: LayerPart, experts_apart: bool) -> list[Operator]:
+    return [o for o in part.operators if not (experts_apart and _of_experts(ctx, o))]
 
 
 def weight_matrices(ctx: LayerContext, part: LayerPart, experts_apart: bool) -> tuple[Matrix, ...]:
     """The matrices of a layer as one GPU holds them: those that stand side by side, as of experts, one by one."""
     found = []
     for o in part.operators:
-        if isinstance(o.op, Product) and o.op.matrices:
+        if isinstance(o.op, Product) and o.op.matrices and not o.op.frozen:
             apart = experts_apart and _of_experts(ctx, o)
             for left, right, out in o.op.pairs:
                 given, made = ({d.serves or d.name for d in t.dims} for t in (left, out))

@@ -56,6 +56,8 @@ def kernel_backward(ctx: LayerContext, rows: Rows, o: Operator, op: Kernel) -> N
         return
     fields = ("backward_read", "backward_written")
     if isinstance(op, Lookup):
+        if op.frozen:
+            return
         if _found_rows(ctx, op):
             lies, wants = (
                 ctx.layout.placed(op.outputs[0]),

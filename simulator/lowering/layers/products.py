@@ -46,7 +46,8 @@ def product_forward(ctx: LayerContext, rows: Rows, o: Operator, op: Product, pha
         # a norm stands before a product divided by columns (LayerNormLinear of Transformer Engine)
         norm = d.around.columns and not d.around.experts
         _quantise(ctx, rows, o.label, op, d, float(b * m * k), phase, d.around.gathers, after_norm=norm)
-    if ctx.style.autocast and o.has_weight:
+    _widen(ctx, rows, o, op, d, phase)
+    if ctx.style.autocast and o.has_weight and not op.frozen:
         _cast_weights(ctx, rows, o, d, phase)
     if piecewise:
         before, after = gathered if d.around.gathers else 0.0, scattered if d.around.sums else 0.0
@@ -157,6 +158,7 @@ def _linear_backward(ctx: LayerContext, rows: Rows, o: Operator, op: Product) ->
     """Input gradient (NN), weight gradient (NT, added into the gradient buffer), bias gradient; of each product."""
     d = ctx.division(o)
     _fetch(ctx, rows, o, op, d, "backward")
+    _widen(ctx, rows, o, op, d, "backward")
     b, m, _, k = d.shape
     piecewise = _piecewise(ctx, op, d) and bool(d.around.gathers_back)
     panels, around = in_panels(ctx, d), d.around
@@ -213,6 +215,8 @@ def _gradient_panels(ctx: LayerContext, rows: Rows, o: Operator, op: Product) ->
     if narrow:
         _quantise(ctx, rows, f"{o.label} output gradient", op, d, float(b * m * n), "backward", d.around.gathers_back)
     input_gradient_panels(ctx, rows, o, d, _gathered(ctx, o, op, o.shape[3]), narrow)
+    if op.frozen:
+        return
     weight_gradient_panels(ctx, rows, o, d, _gathered(ctx, o, op, o.shape[3]), narrow)
     accumulate(ctx, rows, o.label, float(b * n * d.shape[3]), ctx.e, d.around.scatters)
 
@@ -252,6 +256,8 @@ def _gradients(
         dgrad = ctx.product(rows, name, (b, m, k, n), "NN", "backward", part="input", narrow=narrow, launches=launches)
     if narrow:
         _rescale(ctx, rows, name, float(b * m * k), "input")
+    if op.frozen:
+        return dgrad
     if place == 0 and not ctx.style.keeps_gathered_inputs:
         again = _gathered(ctx, o, op, o.shape[3])
         ctx.move(rows, _again(ctx, d.around.gathers), again, "backward", f"{o.label} input", beside=dgrad)
@@ -311,6 +317,24 @@ def _cast_weights(ctx: LayerContext, rows: Rows, o: Operator, d: Division, phase
         read=FP32 * elements,
         written=ctx.e * elements,
         phase=phase,
+        launches=len(d.widths),
+    )
+
+
+def _widen(ctx: LayerContext, rows: Rows, o: Operator, op: Product, d: Division, phase: str) -> None:
+    """Make weights that stand in 4 bits as wide as the product needs them (bitsandbytes' dequantize_4bit, before each product)."""
+    if not op.matrices or op.matrices[0].element >= 1.0:
+        return
+    b, _, _, k = d.shape
+    elements = float(b * sum(d.widths) * k)
+    rows.add(
+        label=f"{o.label} weight widened",
+        work="memory_bound",
+        dtype=ctx.dtype,
+        read=op.matrices[0].element * elements,
+        written=ctx.e * elements,
+        phase=phase,
+        part="input" if phase == "backward" else "",
         launches=len(d.widths),
     )
 

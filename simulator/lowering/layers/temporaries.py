@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from simulator.lowering.layers.holdings import held_by
+from simulator.lowering.layers.holdings import trained_by
 from simulator.lowering.layers.layer_context import LayerContext
 from simulator.lowering.layers.ring_scores import goes_round
 from simulator.units import FP32
@@ -68,7 +68,7 @@ def backward_temporaries(
         elif o.role in _WIDE and not (o.role == "softmax" and ctx.style.fused_softmax):
             out = o.op.outputs[0]
             new = max(new, _WIDE[o.role] * FP32 * _elements(ctx, out) - out.bytes / ctx.ways(out.dims))
-        there += held_by(ctx, o) * ctx.e if stay else 0.0
+        there += trained_by(ctx, o) * ctx.e if stay else 0.0
         most = max(most, (gradients.level + new + _scratch(ctx, o, stay), there), key=sum)
         gradients.drop(made)
         gradients.freed += _saved(ctx, o)
@@ -132,6 +132,8 @@ def _scratch(ctx: LayerContext, o: Operator, stay: bool) -> float:
         if goes_round(ctx, o, op):
             size += b * n * k * ctx.e
         added = stay or ctx.style.fused_wgrad_accumulation
+        if op.frozen:  # of its weights a wide copy stands, where they are narrow
+            return size + n * k * ctx.e * (op.matrices[0].element < 1)
         return size + (n * k * ctx.e if o.has_weight and not added else 0.0)
     if isinstance(op, Attention):
         return FP32 * _elements(ctx, o.sources[0])

@@ -70,7 +70,7 @@ def add_gradients_down(state: State, buckets: list[Bucket]) -> None:
 
 def _copied(state: State, kinds: tuple[str, ...]) -> _Copied:
     resolved, name = state.resolved, f"gradients of {words(kinds)}"
-    size = resolved.optimizer_offload * group_held(state, kinds).sharded(resolved) * resolved.gradient_bytes
+    size = resolved.optimizer_offload * group_held(state, kinds).trained.sharded(resolved) * resolved.gradient_bytes
     down, up = (copy_link(state, what, name, size, resolved.gradient_dtype) for what in ("to_host", "to_device"))
     made = Tensor(name=f"{name}, on their way to the host", category="gradients", bytes=size)
     summed = Tensor(name=f"{name}, those of earlier microbatches", category="gradients", bytes=size)

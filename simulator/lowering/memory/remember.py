@@ -27,8 +27,9 @@ from simulator.lowering.steps.state import State
 from simulator.lowering.steps.structure import Structure
 from simulator.lowering.steps.unit_parts import gradient_made, made_in_turn
 from simulator.lowering.steps.update import gradients_dropped, optimizer_bytes
-from simulator.plan.zero import model_states
+from simulator.plan.zero import ModelStates, model_states
 from simulator.program.program import Tensor
+from simulator.workload.precision import NF4_BYTES
 
 __all__ = ["add_memory", "kept_output", "largest_mark", "resident_tensors", "saved_by"]
 
@@ -210,7 +211,7 @@ def _gathered_behind(state: State, cut: Cut) -> float:
     if cut.groups[0] != ("head",) or not again:
         return 0.0
     ahead = resolved.fsdp_prefetch if resolved.framework.copies_gathered else max(1, resolved.fsdp_prefetch)
-    units = [group_held(state, group[::-1]).parts(resolved) for group in cut.groups[1 : 1 + ahead]]
+    units = [group_held(state, group[::-1]).gathered(resolved) for group in cut.groups[1 : 1 + ahead]]
     return resolved.gathered_bytes * sum(count for parts in units for _, count, _ in parts)
 
 
@@ -227,7 +228,7 @@ def largest_mark(
         behind: bytes that are counted from where the head's backward begins, but come after the loss's.
     """
     if group == ("head",) and direction == "backward" and state.resolved.zero_stage == 3:
-        made = costs["head"].parameters * gradient_made(state.resolved)
+        made = costs["head"].trained * gradient_made(state.resolved)
         return _less(costs["head"].backward_mark, made + behind)
     if direction == "backward" and made_in_turn(state.resolved, group):
         return _largest_of_unit(tuple([costs[kind] for kind in group]), gradient_made(state.resolved))
@@ -239,7 +240,7 @@ def _largest_of_unit(layers: tuple[LayerCost, ...], made: float) -> tuple[Tensor
     """The largest set of temporaries among a unit's layers, with `made` bytes of each gradient: its own that are there, and all of the
     others'."""
     fullest = max(layers, key=lambda cost: sum(t.bytes for t in cost.unit_mark))
-    others = (sum(cost.parameters for cost in layers) - fullest.parameters) * made
+    others = (sum(cost.trained for cost in layers) - fullest.trained) * made
     whole = Tensor(name="unsharded gradients of other layers", category="gradients", bytes=others)
     return (*fullest.unit_mark, *((whole,) if others else ()))
 
@@ -291,9 +292,10 @@ def _resident(state: State, rank: int, older: int) -> list[Tensor]:
         whole = optimizer_bytes(state, others) - (4.0 if alone else 0.0)
         return device_bytes(state, whole, has_master)
 
-    dense = held.all - held.experts
+    trained = held.trained
+    dense = trained.all - trained.experts
     parts = [(dense, resolved.shard_size, optimizer(held.others / dense if held.others else 0.0))]
-    parts += [(held.experts, resolved.expert_shard_size, optimizer(0.0))] if held.experts else []
+    parts += [(trained.experts, resolved.expert_shard_size, optimizer(0.0))] if trained.experts else []
     states = [
         model_states(
             parameters,
@@ -306,6 +308,7 @@ def _resident(state: State, rank: int, older: int) -> list[Tensor]:
         )
         for parameters, replicas, moments in parts
     ]
+    states += _frozen(held, resolved)
     stashed = older * held.all * float(resolved.precision.element)
     # with narrow GEMMs the operand and its transpose (a byte each) stand in place of the 16-bit weight
     out = [
@@ -333,9 +336,26 @@ def _resident(state: State, rank: int, older: int) -> list[Tensor]:
     return [t for t in out if t.bytes]
 
 
+def _frozen(held: Held, resolved: ResolvedPlan) -> list[ModelStates]:
+    """Frozen weights: in the compute format, or in 4 bits; sharded where trained ones are."""
+    wide, of_experts = held.frozen - held.narrow, held.frozen_experts - held.narrow_experts
+    element, shards = float(resolved.precision.element), (resolved.shard_size, resolved.expert_shard_size)
+    found = [
+        (wide - of_experts, element, shards[0]),
+        (of_experts, element, shards[1]),
+        (held.narrow - held.narrow_experts, NF4_BYTES, shards[0]),
+        (held.narrow_experts, NF4_BYTES, shards[1]),
+    ]
+    return [
+        model_states(n, weight=size, gradient=0.0, optimizer=0.0, zero_stage=resolved.zero_stage, replicas=ways)
+        for n, size, ways in found
+        if n
+    ]
+
+
 def _on_host(state: State, rank: int) -> list[Tensor]:
     """What stands in the host's memory for one GPU of a rank, at most."""
-    held = rank_held(state, rank)
+    held = rank_held(state, rank).trained
     mine = held.sharded(state.resolved) if state.resolved.zero_stage else held.all
     shards = shards_on_host(state, rank, state.resolved.optimizer_offload * mine)
     return [*host_tensors(state, rank, mine), *shards, *activations_on_host(state, rank)]

@@ -14,13 +14,14 @@ from simulator.lowering.steps.unit_parts import kept_tensors
 from simulator.lowering.steps.update import listed_results, optimizer_bytes
 from simulator.program.program import Tensor
 from simulator.workload.graph import Dim
+from simulator.workload.precision import NF4_BYTES
 
 __all__ = ["beside_states"]
 
 
 def beside_states(state: State, rank: int) -> list[Tensor]:
     """Return what stands through the whole step on a rank because of its framework's habits."""
-    resolved, framework, held = state.resolved, state.resolved.framework, rank_held(state, rank)
+    resolved, framework, held = state.resolved, state.resolved.framework, rank_held(state, rank).trained
     out = [
         Tensor(name="GEMM workspace", category="workspace", bytes=_workspace(state)),
         Tensor(name="driver context and kernels", category="context", bytes=framework.context),
@@ -132,7 +133,7 @@ def _flat_copies(state: State, rank: int, held: Held) -> list[Tensor]:
     if not resolved.framework.flattens_gradients:
         return []
     if resolved.gradient_bytes > element:
-        table = max(state.costs[kind].parameters for kind in ("embedding", "head"))
+        table = max(state.costs[kind].trained for kind in ("embedding", "head"))
         largest = table if any(c in (0, len(state.chunks) - 1) for _, c in rank_chunks(state, rank)) else 0.0
         bucket = max(resolved.bucket_size / element, largest) if resolved.replicas > 1 else 0.0
         size = min(bucket, held.all) * resolved.gradient_bytes
@@ -164,6 +165,12 @@ def _broken_places(state: State, rank: int, held: Held) -> list[Tensor]:
     return [Tensor(name="places broken up by the first update", category="fragmentation", bytes=min(late, taken))]
 
 
+def _gathered(state: State, kind: str) -> float:
+    """Weights of a layer as they are gathered, in those of full width [count]."""
+    cost = state.costs[kind]
+    return cost.parameters - cost.frozen[2] * (1.0 - NF4_BYTES / state.resolved.precision.element)
+
+
 def _fsdp_pools(state: State, held: Held) -> list[Tensor]:
     """What the stream that gathers keeps for itself: the allocator hands no block of one stream to another.
 
@@ -174,8 +181,8 @@ def _fsdp_pools(state: State, held: Held) -> list[Tensor]:
         return []
     ends = ("embedding", "head")
     together = resolved.fsdp_unit or max(chunk.layers for chunk in state.chunks)
-    sizes = [together * cost.parameters for kind, cost in state.costs.items() if kind not in ends]
-    whole = [state.costs[kind].parameters for kind in ends]
+    sizes = [together * _gathered(state, kind) for kind in state.costs if kind not in ends]
+    whole = [_gathered(state, kind) for kind in ends]
     sizes.append(sum(whole) if resolved.framework.fsdp_root_unit and resolved.pipeline_parallel == 1 else max(whole))
     gathered = max(max(sizes), (1 + resolved.fsdp_prefetch) * max(sizes[:-1])) * resolved.precision.element
     return [Tensor(name="buffers of the gathering stream", category="fragmentation", bytes=gathered)]

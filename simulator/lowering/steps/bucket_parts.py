@@ -41,14 +41,14 @@ def parts_of(cost: LayerCost, most: float) -> tuple[LayerCost, ...]:
     Args:
         most: weights whose gradients fill a bucket [count].
     """
-    if cost.expert_parameters or cost.parameters <= most:
+    if cost.expert_parameters or cost.trained <= most:
         return (cost,)
     tables = cost.backward, cost.weight_gradient
-    ends = [_ends(table, most, cost.parameters) for table in tables]
+    ends = [_ends(table, most, cost.trained) for table in tables]
     weights = [count for _, count in ends[0]]
     if len(weights) < 2 or weights != [count for _, count in ends[1]]:
         return (cost,)
-    weights[-1] = cost.parameters - sum(weights[:-1])
+    weights[-1] = cost.trained - sum(weights[:-1])
     cuts = [tuple([end for end, _ in found[:-1]]) for found in ends]
     return tuple(
         [

@@ -52,6 +52,7 @@ def carried(state: State, group: tuple[str, ...], kind: int) -> tuple[OperatorTa
     if not (in_loop or habits.copies_gathered or casts or habits.flat_units):
         return None, None
     held = group_held(state, group)
+    trained = held.trained
     again = kind in _BACKWARD and resolved.reshard_after_forward
     stays = "head" in group or (ends and habits.fsdp_root_unit)
     gathers = kind == 0 or (again and not stays)
@@ -59,18 +60,18 @@ def carried(state: State, group: tuple[str, ...], kind: int) -> tuple[OperatorTa
     comes, goes = in_loop and (kind == 0 or again), in_loop and kind in _WEIGHTS_APART
     flat = habits.flat_units and resolved.zero_stage == 3
     reduces = (habits.copies_gathered or flat) and resolved.fsdp_reduce == "microbatch" and kind in _WEIGHTS_APART
-    parts = sum(size for _, size, _ in held.parts(resolved))
+    parts = sum(size for _, size, _ in held.gathered(resolved))
     return _tables(
         kind,
         held.all,
         parts if copies else 0.0,
-        parts if reduces else 0.0,
-        held.sharded(resolved) if casts else 0.0,
-        held.sharded(resolved) if flat and reduces else 0.0,
-        held.sharded(resolved) if narrows and reduces else 0.0,
+        sum(size for _, size, _ in trained.parts(resolved)) if reduces else 0.0,
+        trained.sharded(resolved) if casts else 0.0,
+        trained.sharded(resolved) if flat and reduces else 0.0,
+        trained.sharded(resolved) if narrows and reduces else 0.0,
         comes and habits.carries_gathered,
         comes and habits.casts_gathered,
-        resolved.gradient_bytes * held.all if goes and habits.carries_gathered else 0.0,
+        resolved.gradient_bytes * trained.all if goes and habits.carries_gathered else 0.0,
         resolved.gradient_dtype,
         resolved.precision,
     )

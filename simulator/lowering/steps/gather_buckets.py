@@ -29,7 +29,7 @@ def gather_buckets(state: State) -> None:
             if group not in items:
                 items[group] = [
                     gather_link(state, f"weights of {words(group)}{what}", count * element, axes)
-                    for what, count, axes in group_held(state, group).parts(state.resolved)
+                    for what, count, axes in group_held(state, group).trained.parts(state.resolved)
                 ]
             found += [(item, first) for item in items[group]]
         places.append(((number, variant), tuple(found)))

@@ -64,7 +64,7 @@ def links_of(state: State, name: str, held: Held, slices: int = 0) -> list[Chain
     resolved = state.resolved
     whole = resolved.zero_stage == 0 or (resolved.zero_stage < 3 and resolved.framework.reduces_whole)
     chains = []
-    for what, steps in held.hops(resolved):
+    for what, steps in held.trained.hops(resolved):
         items = []
         for count, group in steps:
             between = bool(resolved.groups.copies) and group == resolved.groups.copies

@@ -44,7 +44,7 @@ def _cut(state: State, chunk: Chunk, direction: str, variant: int) -> Cut:
         sizes = tuple(
             [
                 tuple(
-                    (part, state.costs[part].parameters * resolved.gradient_bytes) for part in parts.get(kind, (kind,))
+                    (part, state.costs[part].trained * resolved.gradient_bytes) for part in parts.get(kind, (kind,))
                 )
                 for kind in dict.fromkeys(chunk.kinds)
             ]

@@ -21,6 +21,7 @@ from simulator.partition.layout import MATRICES
 from simulator.workload.graph import Dim
 from simulator.workload.layer_kind import DECODER_EMBEDDING, MTP_HEAD, MTP_LAYER, is_layer
 from simulator.workload.optimizers import OPTIMIZERS
+from simulator.workload.precision import NF4_BYTES
 
 __all__ = [
     "Held",
@@ -41,11 +42,26 @@ __all__ = [
 
 class Held(NamedTuple):
     """Weights on one GPU before ZeRO [count]: all, those of experts that other sets of ranks hold than the rest, and those that the
-    optimizer leaves to another (`Optimizer.others`)."""
+    optimizer leaves to another (`Optimizer.others`).  Of all, and of those of experts, the ones that are frozen: they have neither
+    gradients nor states; `narrow` and `narrow_experts` of these stand in 4 bits."""
 
     all: float
     experts: float = 0.0
     others: float = 0.0
+    frozen: float = 0.0
+    frozen_experts: float = 0.0
+    narrow: float = 0.0
+    narrow_experts: float = 0.0
+
+    @property
+    def trained(self) -> Held:
+        """Those with gradients and states."""
+        return Held(self.all - self.frozen, self.experts - self.frozen_experts, self.others) if self.frozen else self
+
+    @classmethod
+    def of_all(cls, some: Iterable[Held]) -> Held:
+        """Return all of several together."""
+        return cls(*(sum(counts) for counts in zip(*some, strict=True)))
 
     def sharded(self, resolved: ResolvedPlan) -> float:
         """Return what is left on each rank when optimizer states are sharded.
@@ -63,6 +79,15 @@ class Held(NamedTuple):
         if self.experts and resolved.expert_shard_size > 1:
             out.append((" (experts)", self.experts, resolved.groups.expert_shards))
         return out
+
+    def gathered(self, resolved: ResolvedPlan) -> list[tuple[str, float, tuple[str, ...]]]:
+        """Return `parts` as they are gathered: in weights as wide as those that do not stand in 4 bits."""
+        out = self.parts(resolved)
+        if not self.narrow:
+            return out
+        saved = 1.0 - NF4_BYTES / resolved.gathered_bytes
+        of_experts = self.narrow_experts
+        return [(w, n - saved * (of_experts if w else self.narrow - of_experts), axes) for w, n, axes in out]
 
     def hops(self, resolved: ResolvedPlan) -> list[tuple[str, list[tuple[float, tuple[str, ...]]]]]:
         """Return (what they are, [(gradients, mesh axes), ...]): along which axes gradients are added, one after the other.
@@ -138,7 +163,7 @@ def group_held(state: State, kinds: Iterable[str]) -> Held:
     costs = [state.costs[kind] for kind in kinds]
     total = sum(c.parameters for c in costs) - _shared(state, kinds)
     experts = sum(c.expert_parameters for c in costs)
-    return Held(total, experts, _others(state, Counter(kinds), total))
+    return _with_frozen(state, Held(total, experts), Counter(kinds), kinds)
 
 
 def chunk_held(state: State, chunk: int) -> Held:
@@ -157,7 +182,18 @@ def _held(state: State, what: Chunk) -> Held:
         total += count * costs[kind].parameters
         experts += count * costs[kind].expert_parameters
     total -= _shared(state, what.kinds)
-    return Held(total, experts, _others(state, dict(layer_counts(what)), total))
+    return _with_frozen(state, Held(total, experts), dict(layer_counts(what)), what.kinds)
+
+
+def _with_frozen(state: State, held: Held, counts: Mapping[str, int], kinds: tuple[str, ...]) -> Held:
+    """Weights with those among them that are frozen, or left to another optimizer; `counts`: layers of each kind."""
+    if state.workload.model.lora_rank:
+        some = [(count, state.costs[kind].frozen) for kind, count in counts.items()]
+        each = [sum(count * frozen[place] for count, frozen in some) for place in range(4)]
+        held = held._replace(
+            frozen=each[0] - _shared(state, kinds), frozen_experts=each[1], narrow=each[2], narrow_experts=each[3]
+        )
+    return held._replace(others=_others(state, counts, held.trained.all))
 
 
 def _others(state: State, counts: Mapping[str, int], total: float) -> float:
@@ -213,9 +249,7 @@ def rank_held(state: State, rank: int) -> Held:
     what = first_alike(state, rank)
     if what not in state.rank_weights:
         held = [chunk_held(state, c) for _, c in rank_chunks(state, rank)]
-        state.rank_weights[what] = Held(
-            sum(h.all for h in held), sum(h.experts for h in held), sum(h.others for h in held)
-        )
+        state.rank_weights[what] = Held.of_all(held)
     found: Held = state.rank_weights[what]
     return found
 

@@ -77,7 +77,7 @@ def _with_rows(state: State, rows: np.ndarray) -> list[Bucket]:
     out, start, (_, class_of) = [], 0, classes_of(state.chunks)
     for action, chunk, variant, _ in state.build(_completing, state.resolved.zero_stage == 2):
         for group, first, last in state.cuts[(class_of[chunk], "backward", variant)].spans:
-            count = len(group_held(state, group).hops(state.resolved))
+            count = len(group_held(state, group).trained.hops(state.resolved))
             out.append(Bucket(group, action, first, last, tuple(rows[start : start + count].tolist())))
             start += count
     return out
@@ -225,7 +225,7 @@ def meeting_links(
     One for experts apart, where other ranks hold the same of those.  Gradients that ZeRO-2 and 3 have sharded over the replicas
     meet as shards, over the lanes alone.
     """
-    resolved, held = state.resolved, chunk_held(state, chunk)
+    resolved, held = state.resolved, chunk_held(state, chunk).trained
     sharded = what == "gradients" and resolved.zero_stage >= 2
     parts = [("", held.all - held.experts, resolved.replica_axes, resolved.replicas)]
     if held.experts:
@@ -288,6 +288,8 @@ def table_link(state: State) -> tuple[int, tuple[int, ...]] | None:
     These are a tied head, a decoder's own look-up, and multi-token prediction.  None where a lane has them all on one rank, as a V
     does.
     """
+    if state.workload.model.lora_rank:
+        return None  # the table is frozen
     tied = state.workload.model.tied_embeddings
     names, class_of = classes_of(state.chunks)
     uses = ["input" in table_copies(chunk.kinds, tied) for chunk in names]

@@ -236,6 +236,8 @@ def _shard(
     times[stays_there[g_part]] = 0
     g_of, g_part = np.repeat(g_of, times), np.repeat(g_part, times)
     r_of, r_part = _every_part(whole[completes], parts, len(units))
+    reduced = np.array([bool(p.reduce) for p in parts], np.bool_)[r_part]
+    r_of, r_part = r_of[reduced], r_part[reduced]  # nothing is reduced of what is frozen
     rows.check_size(len(g_of) + len(r_of))
     gate, g_action, g_row = gate[g_of], action[gathers][g_of], row[gathers][g_of]
     r_action, r_row = action[completes][r_of], row[completes][r_of]
@@ -356,7 +358,7 @@ def _add(
     r_part, r_row, r_action = reduces
     backward = rows.order.kind[g_action] > 0
     first, again = (np.array([getattr(p, name) for p in parts])[g_part] for name in ("gather", "gather_again"))
-    item = np.concatenate([np.where(backward, again, first), np.array([p.reduce[0] for p in parts])[r_part]])
+    item = np.concatenate([np.where(backward, again, first), np.array([p.reduce[0] if p.reduce else -1 for p in parts])[r_part]])
     ranks = np.concatenate([rows.pattern.rank[g_action], rows.pattern.rank[r_action]])
     issued = np.concatenate([2 * gate + 1, 2 * r_row])
     is_reduce = np.concatenate([np.zeros(len(g_row), bool), np.ones(len(r_row), bool)])

@@ -19,6 +19,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from simulator.lowering.layers.expand import LayerCost
 from simulator.lowering.layers.rows import Rows
 from simulator.lowering.resolve.resolved_plan import ResolvedPlan
 from simulator.lowering.resolve.shard_rules import COPIES
@@ -118,7 +119,7 @@ def made_in_turn(resolved: ResolvedPlan, kinds: Iterable[str]) -> bool:
 
 def root_gradients(state: State, kinds: tuple[str, ...]) -> int:
     """Return the effect of the gradients of one segment of FSDP's root while they stand as they are made."""
-    size = sum(count for _, count, _ in group_held(state, kinds).parts(state.resolved)) * gradient_made(state.resolved)
+    size = sum(count for _, count, _ in group_held(state, kinds).trained.parts(state.resolved)) * gradient_made(state.resolved)
     return _stands(state, f"unsharded gradients of {words(kinds)}", "gradients", size)
 
 
@@ -137,11 +138,13 @@ def unit_parts(
         whole = kinds[0] if len(kinds) == 1 else words(kinds)
         for piece, held, twice in _pieces(state, kinds):
             name = whole + piece
-            chains = _reductions(state, name, held)
+            trained = {what: count for what, count, _ in held.trained.parts(resolved)}
+            chains = dict(zip(trained, _reductions(state, name, held), strict=True))
             stays = bool(piece) and held.all < resolved.framework.keeps_tensors_below
-            for number, (what, count, group) in enumerate(held.parts(resolved)):
-                gather, again = (-1, -1) if stays else gather_links(state, f"weights of {name}{what}", count, group)
-                weights, sent = count * resolved.gathered_bytes, max(resolved.gradient_bytes, resolved.reduce_bytes)
+            for what, gathered, group in held.gathered(resolved):
+                gather, again = (-1, -1) if stays else gather_links(state, f"weights of {name}{what}", gathered, group)
+                count = trained.get(what, 0.0)
+                weights, sent = gathered * resolved.gathered_bytes, max(resolved.gradient_bytes, resolved.reduce_bytes)
                 made, share = gradient_made(resolved), resolved.expert_shard_size if what else resolved.shard_size
                 found.append(
                     UnitPart(
@@ -150,8 +153,8 @@ def unit_parts(
                         gather_again=again,
                         twice=twice,
                         name=f"weights of {name}{what}",
-                        shard=count / share,
-                        reduce=chains[number],
+                        shard=gathered / share,
+                        reduce=chains.get(what, ()),
                         weights=_stands(state, f"gathered weights of {name}{what}", "gathered", weights),
                         gradients=-1
                         if unit in roots or made_in_turn(resolved, kinds)
@@ -175,45 +178,61 @@ def _pieces(state: State, kinds: tuple[str, ...]) -> list[tuple[str, Held, bool]
     modules behind, forward and backward.
     """
     held, habits = group_held(state, kinds), state.resolved.framework
-    sizes = [size for kind in kinds for size in state.costs[kind].tensors]
+    tensors = [_tensors(state.costs[kind]) for kind in kinds]
     repeats = habits.gathers_by_tensor and state.resolved.recompute == "full" and state.resolved.reshard_after_forward
     repeats = repeats and not {"head", "embedding"} & set(kinds)
     if habits.gather_bucket:
-        return _bucketed(held, sizes, habits.gather_bucket / state.resolved.precision.element)
-    if not habits.gathers_by_tensor or len(sizes) < 2:
+        return _bucketed(held, sum(tensors, []), habits.gather_bucket / state.resolved.precision.element)
+    if not habits.gathers_by_tensor or sum(map(len, tensors)) < 2:
         return [("", held, repeats and not habits.reuse_distance)]
     pieces: list[tuple[str, Held, bool]] = []
-    for kind in kinds:
+    for kind, some in zip(kinds, tensors, strict=True):
         cost = state.costs[kind]
         behind = sum(cost.tensors) + cost.expert_parameters
-        for size in cost.tensors:
-            behind -= size
+        for tensor in some:
+            behind -= tensor.all
             twice = repeats and 2 * behind >= habits.reuse_distance
-            pieces.append((f", tensor {len(pieces) + 1}", Held(size), twice))
+            pieces.append((f", tensor {len(pieces) + 1}", tensor, twice))
     if held.experts:
-        pieces.append(("", Held(held.experts, held.experts), repeats and not habits.reuse_distance))
+        pieces.append(("", _experts(held), repeats and not habits.reuse_distance))
     return pieces
 
 
-def _bucketed(held: Held, sizes: list[float], most: float) -> list[tuple[str, Held, bool]]:
+def _tensors(cost: LayerCost) -> list[Held]:
+    """The weight tensors of a layer, each as the weights that it is."""
+    frozen = cost.frozen_tensors or ((False, False),) * len(cost.tensors)
+    return [
+        Held(size, frozen=size * never, narrow=size * narrow)
+        for size, (never, narrow) in zip(cost.tensors, frozen, strict=True)
+    ]
+
+
+def _experts(held: Held) -> Held:
+    """Of some weights those of experts."""
+    frozen, narrow = held.frozen_experts, held.narrow_experts
+    return Held(held.experts, held.experts, 0.0, frozen, frozen, narrow, narrow)
+
+
+def _bucketed(held: Held, tensors: list[Held], most: float) -> list[tuple[str, Held, bool]]:
     """The weight tensors of a unit, put together while no more than `most` weights come together; experts of a layer as one."""
-    groups: list[float] = []
-    for size in sizes:
-        if groups and groups[-1] + size <= most:
-            groups[-1] += size
+    groups: list[Held] = []
+    for tensor in tensors:
+        if groups and groups[-1].all + tensor.all <= most:
+            groups[-1] = Held.of_all((groups[-1], tensor))
         else:
-            groups.append(size)
-    found = [(f", part {number + 1}", Held(size), False) for number, size in enumerate(groups)]
-    return [*found, *([("", Held(held.experts, held.experts), False)] if held.experts else [])]
+            groups.append(tensor)
+    found = [(f", part {number + 1}", group, False) for number, group in enumerate(groups)]
+    return [*found, *([("", _experts(held), False)] if held.experts else [])]
 
 
-def kept_tensors(state: State, kinds: Iterable[str]) -> list[float]:
-    """Return the sizes of the tensors of some layers that stay gathered, because they are small [count]."""
+def kept_tensors(state: State, kinds: Iterable[str], trained: bool = False) -> list[float]:
+    """Return the sizes of the tensors of some layers that stay gathered, because they are small; or those that are `trained` [count]."""
     habits = state.resolved.framework
     if not habits.gathers_by_tensor:
         return []
-    found = [state.costs[kind].tensors for kind in kinds]
-    return [size for sizes in found if len(sizes) > 1 for size in sizes if size < habits.keeps_tensors_below]
+    found = [_tensors(state.costs[kind]) for kind in kinds]
+    small = (t for some in found if len(some) > 1 for t in some if t.all < habits.keeps_tensors_below)
+    return [t.all for t in small if not (trained and t.frozen)]
 
 
 def _stands(state: State, name: str, category: str, size: float) -> int:
@@ -239,7 +258,7 @@ def _reductions(state: State, name: str, held: Held) -> list[Chain]:
     if not resolved.quantized_gradients:
         return links_of(state, f"gradients of {name}", held, listed(resolved, resolved.groups.shards))
     chains: list[Chain] = []
-    for what, count, group in held.parts(resolved):
+    for what, count, group in held.trained.parts(resolved):
         inner = tuple(axis for axis in group if axis != COPIES)
         ranks = resolved.secondary_shard_size if not what else resolved.expert_inner_size
         size = count * GRADIENT_BYTES
@@ -258,14 +277,14 @@ def quantising(state: State, group: tuple[str, ...], kind: int) -> tuple[Operato
         kind: of the action: 0 F, 1 B, 2 I, 3 W.
     """
     resolved = state.resolved
-    count, wide = group_held(state, group).all, float(resolved.precision.element)
+    held, wide = group_held(state, group), float(resolved.precision.element)
     before = after = None
     stays = "head" in group or ("embedding" in group and resolved.framework.fsdp_root_unit)
     again = resolved.reshard_after_forward and not stays
     if resolved.quantized_weights and (kind == 0 or (kind < 3 and again)):
-        before = _widened(count, wide, resolved.precision.compute, "forward" if kind == 0 else "backward")
+        before = _widened(held.all, wide, resolved.precision.compute, "forward" if kind == 0 else "backward")
     if resolved.quantized_gradients and kind in (1, 3):
-        after = _narrowed(count, resolved.gradient_dtype, resolved.secondary_shard_size)
+        after = _narrowed(held.trained.all, resolved.gradient_dtype, resolved.secondary_shard_size)
     return before, after
 
 

@@ -66,7 +66,9 @@ def kept_gradient(state: State) -> float:
 
 
 def tensors_held(state: State, rank: int) -> int:
-    """Weight tensors on a rank."""
+    """Weight tensors that are updated on a rank."""
+    if state.workload.model.lora_rank:
+        return sum(len(state.costs[kind].trained_tensors) for c in contents(state, rank) for kind in c.kinds)
     return sum([TENSORS_PER_LAYER * c.layers + 2 * c.embedding + 2 * c.head for c in contents(state, rank)])
 
 
@@ -201,7 +203,7 @@ def _updates(state: State) -> list[Update]:
     """What the update of each rank depends on."""
 
     def update(rank: int) -> Update:
-        held = rank_held(state, rank)
+        held = rank_held(state, rank).trained
         mine = _mine(state, held), _mine(state, held, 2) * state.resolved.gradients_kept
         return (
             held,
@@ -244,6 +246,7 @@ def _of_each_rank(state: State, make: Callable[[int], Made]) -> list[Made]:
 
 def _mine(state: State, held: Held, stage: int = 1) -> float:
     """Weights of which this rank keeps the states that a ZeRO stage shards [count]."""
+    held = held.trained
     return held.sharded(state.resolved) if state.resolved.zero_stage >= stage else held.all
 
 
@@ -266,7 +269,7 @@ def listed_results(state: State, rank: int) -> float:
         return 0.0
     mine = _mine(state, rank_held(state, rank)) * (1.0 - resolved.optimizer_offload)
     if resolved.optimizer_in_backward:  # of a list of one tensor
-        mine = min(mine, max(size for cost in state.costs.values() for size in (*cost.tensors, 0.0)))
+        mine = min(mine, max(size for cost in state.costs.values() for size in (*cost.trained_tensors, 0.0)))
     times = OPTIMIZERS.get(state.workload.optimizer).listed_results
     return times * mine * (4.0 if numbers.master_weights else float(numbers.element))
 
@@ -339,7 +342,7 @@ def _gather_kept(state: State) -> None:
     resolved = state.resolved
     group, found = resolved.groups.shards, []
     for rank in range(state.ranks):
-        kept = kept_tensors(state, (kind for chunk in contents(state, rank) for kind in chunk.kinds))
+        kept = kept_tensors(state, (kind for chunk in contents(state, rank) for kind in chunk.kinds), trained=True)
         if not kept or resolved.shard_size == 1:
             continue
         item = gather_link(
@@ -363,7 +366,7 @@ def _add_kept(rows: Structure, found: tuple[tuple[int, int], ...]) -> None:
 def weight_gathers(state: State, rank: int) -> list[int]:
     """Return the gathers of the weights that a rank's replicas updated in shards, or the broadcasts of those who own them."""
     resolved, found = state.resolved, []
-    for what, count, group in rank_held(state, rank).parts(resolved):
+    for what, count, group in rank_held(state, rank).trained.parts(resolved):
         owned = _owned(state, rank) if resolved.framework.broadcasts_updates and not what else ()
         for collective, size, times in [("broadcast", *some) for some in owned] or [("all_gather", count, 1)]:
             item = state.add_item(
@@ -388,7 +391,7 @@ def _owned(state: State, rank: int) -> list[tuple[float, int]]:
         size
         for _, c in rank_chunks(state, rank)
         for kind in state.chunks[c].kinds
-        for size in state.costs[kind].tensors
+        for size in state.costs[kind].trained_tensors
     ]
     loads = [0.0] * min(state.resolved.shard_size, len(tensors))
     for size in sorted(tensors, reverse=True):

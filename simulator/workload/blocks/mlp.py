@@ -56,6 +56,7 @@ def mlp(g: LayerBuilder, name: str, x: Tensor, width: Dim, expert: bool = False,
         kernels=(1, 1) if apart else (),
         each=each,
         role="mlp_up" if layer else "",
+        parts=("gate", "up") if m.gated_mlp else ("up",),
     )
     with g.module("moe_act") if expert else contextlib.nullcontext():
         inner = _clamps(g, name, inner, expert)
@@ -76,6 +77,7 @@ def mlp(g: LayerBuilder, name: str, x: Tensor, width: Dim, expert: bool = False,
         again=(out.name,) if grouped else (),
         each=each,
         role="mlp_down" if layer else "",
+        parts=("down",),
     )[0]
 
 

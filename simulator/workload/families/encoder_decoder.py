@@ -62,8 +62,8 @@ class EncoderDecoder(Transformer):
         k = g.tensor("cross k", g.batch, g.source, g.kv_heads, g.head_dim)
         v = g.tensor("cross v", g.batch, g.source, g.kv_heads, g.value_dim)
         asked = Keep(tensor=y, name="cross query input", element=g.kept)
-        g.linear("cross query", y, (q,), (g.hidden,), keep=asked, bias=bias)
-        g.linear("cross keys and values", far, (k, v), (g.hidden,), keep=None, bias=bias)
+        g.linear("cross query", y, (q,), (g.hidden,), keep=asked, bias=bias, parts=("query",))
+        g.linear("cross keys and values", far, (k, v), (g.hidden,), keep=None, bias=bias, parts=("key", "value"))
         out = core(g, q, k, v, keys=g.source.size * g.peers, label="cross ", causal=False)
         made = g.tensor("cross projection output", *g.tokens, g.hidden)
         given = Keep(tensor=out, name="cross projection input", element=g.kept, cheap=False)
@@ -75,5 +75,6 @@ class EncoderDecoder(Transformer):
             keep=given,
             bias=m.linear_bias,
             again=(made.name,),
+            parts=("output",),
         )
         return residual(g, "cross attention residual", made, x)

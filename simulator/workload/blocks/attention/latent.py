@@ -54,21 +54,23 @@ class Latent(Attention):
             if m.q_lora_rank:
                 down = g.tensor("query latent", *tokens, query_latent)
                 with g.outside("mla_up_proj"):
-                    g.linear("query down", x, (down,), (g.hidden,), keep=first, bias=False)
+                    g.linear("query down", x, (down,), (g.hidden,), keep=first, bias=False, parts=("query",))
                 down = norm(g, "query latent norm", down, whole=gathered)
                 kept = Keep(tensor=down, name="query latent", element=g.kept, whole=gathered)
-                g.linear("query up", down, (q,), (query_latent,), keep=kept, bias=False)
+                g.linear("query up", down, (q,), (query_latent,), keep=kept, bias=False, parts=("query",))
             else:
                 with g.outside("mla_up_proj"):
-                    g.linear("query", x, (q,), (g.hidden,), keep=first, bias=False)
+                    g.linear("query", x, (q,), (g.hidden,), keep=first, bias=False, parts=("query",))
             kv, shared = g.tensor("key value latent", *tokens, latent), g.tensor("rotary key", *tokens, rope)
             with g.outside("mla_up_proj"):
-                g.linear("key value down", x, (kv, shared), (g.hidden,), keep=None, bias=False)
+                g.linear("key value down", x, (kv, shared), (g.hidden,), keep=None, bias=False, parts=("key", "key"))
             kv = norm(g, "key value latent norm", kv, whole=gathered)
             k, v = g.tensor("k", *tokens, g.kv_heads, nope), g.tensor("v", *tokens, g.kv_heads, g.value_dim)
             kept = Keep(tensor=kv, name="key value latent", element=g.kept, whole=gathered)
             whole = (Keep(tensor=k, name="keys beside values"),) if g.style.keeps_values_in_place else ()
-            g.linear("key value up", kv, (k, v), (latent,), keep=kept, more_keeps=whole, bias=False)
+            g.linear(
+                "key value up", kv, (k, v), (latent,), keep=kept, more_keeps=whole, bias=False, parts=("key", "value")
+            )
             read = (*tokens, Dim("projected", m.heads * (m.head_dim + nope.size) + rope.size))
             written = (*tokens, g.heads, Dim("queries_and_keys", 2 * m.head_dim))
             turned = (*tokens, Dim("projected", (m.heads + 1) * rope.size))

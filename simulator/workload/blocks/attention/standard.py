@@ -42,6 +42,7 @@ class Standard(Attention):
             keep=kept,
             bias=m.qkv_bias,
             kernels=(len(made) - 2, 1, 1) if g.qkv_apart else (),
+            parts=(*("query",) * (len(made) - 2), "key", "value"),
         )
         both = (*g.tokens, Dim("heads", m.heads + m.kv_heads, joins=(g.heads, g.kv_heads)), g.head_dim)
         if m.qk_norm:

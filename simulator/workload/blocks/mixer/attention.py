@@ -30,6 +30,7 @@ class Full(Mixer):
             bias=g.m.linear_bias,
             again=(projected.name,),
             role="projection",
+            parts=("output",),
         )[0]
 
 
