@@ -31,11 +31,11 @@ _NO_EFFECT = ("lora_alpha", "lora_bias", "use_rslora", "loraplus_lr_ratio", "lor
 
 
 def read_adapters(settings: Settings, findings: Findings) -> None:
-    """Set the model's adapters where the file has some; what is not modelled (frozen layers, 8 bits) is said beside what it is taken for."""
+    """Set the model's adapters where the file has some; other frozen weights, and 8 bits, are said to be left out."""
     low = [_says(settings, findings, name, entry) for name in _KINDS if (entry := settings.take(name)) is not None]
     narrow = [(name, e) for name in _WIDTHS if (e := settings.take(name)) is not None and _on(name, e)]
     if not any(low):
-        for name, entry in narrow:
+        for _, entry in narrow:
             _refuse(settings, findings, entry)
         settings.ignore(*_RANKS, *_TARGETS, *_NO_EFFECT, "lora_dropout", "lora_target_linear", "additional_target")
         return
@@ -83,7 +83,9 @@ def _modules(settings: Settings, findings: Findings) -> None:
     """Which modules have adapters."""
     every = settings.flag("lora_target_linear", "lora_target_linear_modules")
     entry = settings.take(*_TARGETS)
-    names = [] if entry is None else entry.value if isinstance(entry.value, list) else re.split(r"[,\s]+", word_of(entry))
+    names = (
+        [] if entry is None else entry.value if isinstance(entry.value, list) else re.split(r"[,\s]+", word_of(entry))
+    )
     if every:
         findings.put("model.lora_modules", list(ADAPTED), settings.said("lora_target_linear"))
         return

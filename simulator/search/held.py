@@ -270,7 +270,9 @@ def _unsharded(state: State, kind: str) -> tuple[float, float]:
     """Bytes of a layer's whole weights while ZeRO-3 runs it, and of its whole gradients before they are reduced."""
     resolved = state.resolved
     held = group_held(state, (kind,))
-    whole, trained = (sum(count for _, count, _ in some) for some in (held.gathered(resolved), held.trained.parts(resolved)))
+    whole, trained = (
+        sum(count for _, count, _ in some) for some in (held.gathered(resolved), held.trained.parts(resolved))
+    )
     gathered = 0.0 if resolved.framework.gathers_by_tensor else resolved.precision.element
     each_time = resolved.fsdp_reduce == "microbatch" and not resolved.schedule.splits_backward
     return float(whole * gathered), float(trained * gradient_made(resolved) if each_time else 0.0)

@@ -95,7 +95,9 @@ class LayerBuilder:
         self, name: str, *dims: Dim, role: str = "weight", adapter: bool = False, element: float | None = None
     ) -> Tensor:
         """A weight that an operation of this graph must own; where adapters are trained (`adapter`), all others are frozen."""
-        tensor = replace(self.tensor(name, *dims, element=element, role=role), frozen=bool(self.m.lora_rank) and not adapter)
+        tensor = replace(
+            self.tensor(name, *dims, element=element, role=role), frozen=bool(self.m.lora_rank) and not adapter
+        )
         self.weights.append(tensor)
         return tensor
 
@@ -132,9 +134,7 @@ class LayerBuilder:
     def add(self, op: AnyOp) -> AnyOp:
         """Append an operation, as part of the modules that are open."""
         modules, captured = (*self._modules, *op.modules), op.captured or self._captured
-        op = replace(op, modules=modules, captured=captured, looped=self._looped)
-        if isinstance(op, Kernel) and op.frozen:
-            op = _without_gradients(op)
+        op = replace(op, modules=modules, captured=captured, looped=self._looped, **_without_gradients(op))
         self.ops.append(op)
         return op
 
@@ -171,7 +171,17 @@ class LayerBuilder:
         adapted = tuple(part in self.m.lora_modules for part in parts) if self.m.lora_rank else ()
         if any(adapted):
             return self._with_adapters(
-                label, x, outputs, depth, adapted, keep=keep, bias=bias, again=again, each=each, more_keeps=more_keeps, **more
+                label,
+                x,
+                outputs,
+                depth,
+                adapted,
+                keep=keep,
+                bias=bias,
+                again=again,
+                each=each,
+                more_keeps=more_keeps,
+                **more,
             )
         if self.m.lora_rank:  # a frozen weight's product: its backward does not read the input
             keep = None
@@ -224,9 +234,7 @@ class LayerBuilder:
             replace(t, name=f"{t.name}, frozen product") if low else t for t, low in zip(outputs, adapted, strict=True)
         )
         renamed = {t.name: b.name for t, b in zip(outputs, base, strict=True)}
-        self.linear(
-            label, x, base, depth, keep=None, again=tuple(renamed[name] for name in again), each=each, **more
-        )
+        self.linear(label, x, base, depth, keep=None, again=tuple(renamed[name] for name in again), each=each, **more)
         kernels, first = more.get("kernels") or (len(outputs),), 0
         for n in kernels:
             some = [i for i in range(first, first + n) if adapted[i]]
@@ -250,24 +258,42 @@ class LayerBuilder:
         name, rows, e = f"{label} adapter of {sums[0][1].name}", {d.name for d in x.dims}, self.e
         rank, given = Dim("lora_rank", self.m.lora_rank), x
         if self.m.lora_dropout:
-            given, mask = replace(x, name=f"{name} input"), self.tensor(f"{name} mask", *x.dims, element=1.0, role="mask")
+            given, mask = (
+                replace(x, name=f"{name} input"),
+                self.tensor(f"{name} mask", *x.dims, element=1.0, role="mask"),
+            )
             moved = Moves(dims=x.dims, read=e, written=e + 1, backward_read=e + 1, backward_written=e)
-            kept = (Keep(tensor=mask),)
-            self.add(Kernel(label=f"{name} dropout", inputs=(x,), outputs=(given, mask), keeps=kept, moves=(moved,)))
+            self.add(
+                Kernel(
+                    label=f"{name} dropout",
+                    inputs=(x,),
+                    outputs=(given, mask),
+                    keeps=(Keep(tensor=mask),),
+                    moves=(moved,),
+                )
+            )
             keep = Keep(tensor=given, element=self.kept)
         low = self.tensor(f"{name} low rank", *(d for d in x.dims if d not in depth), rank)
         weight = self.weight(f"{name} A", *each, *depth, rank, adapter=True)
-        kept = (keep,) if keep else ()
         common: dict[str, Any] = {"backward_launches": 2, "quantised": False}
-        self.add(Product(label=f"{name} A", inputs=(given,), outputs=(low,), weights=(weight,), keeps=kept, **common))
+        self.add(
+            Product(
+                label=f"{name} A",
+                inputs=(given,),
+                outputs=(low,),
+                weights=(weight,),
+                keeps=(keep,) if keep else (),
+                **common,
+            )
+        )
         wide = [tuple(d for d in out.dims if d.name not in rows) for _, out in sums]
         weights = tuple(
             self.weight(f"{name} B of {out.name}", *each, rank, *dims, adapter=True)
             for (_, out), dims in zip(sums, wide, strict=True)
         )
         made = tuple(replace(out, name=f"{out.name}, adapter") for _, out in sums)
-        kept = (Keep(tensor=low, name="adapters' low rank"),)
-        self.add(Product(label=f"{name} B", inputs=(low,), outputs=made, weights=weights, keeps=kept, **common))
+        held = Keep(tensor=low, name="adapters' low rank")
+        self.add(Product(label=f"{name} B", inputs=(low,), outputs=made, weights=weights, keeps=(held,), **common))
         self.add(
             Kernel(
                 label=f"{name} sum",
@@ -308,9 +334,12 @@ class LayerBuilder:
         )
 
 
-def _without_gradients(op: Kernel) -> Kernel:
-    """A kernel whose weights are frozen: nothing is summed for them; backward of a look-up there is nothing left to do."""
+def _without_gradients(op: Op) -> dict[str, Any]:
+    """What is other of a kernel whose weights are frozen: nothing is summed for them, and a look-up has no backward."""
+    if not (isinstance(op, Kernel) and op.frozen):
+        return {}
+    none: dict[str, Any] = {"sums_read": 0.0}
     if isinstance(op, Lookup):
-        moves = tuple(replace(moved, backward_read=0.0, backward_written=0.0, sums_read=0.0) for moved in op.moves)
-        return replace(op, moves=moves, backward_launches=0)
-    return replace(op, moves=tuple(replace(moved, sums_read=0.0) for moved in op.moves))
+        none |= {"backward_read": 0.0, "backward_written": 0.0}
+    moves = tuple(replace(moved, **none) for moved in op.moves)
+    return {"moves": moves} | ({"backward_launches": 0} if isinstance(op, Lookup) else {})

@@ -12,6 +12,8 @@ from simulator.workload.precision import precision_named
 
 __all__ = ["Counts", "counts", "model_graph", "module_weights", "own_weights"]
 
+_APART = KernelStyle(joined_qkv=False, joined_gate=False, joined_expert_gate=False)
+
 
 @dataclass(frozen=True, slots=True)
 class Counts:
@@ -35,12 +37,12 @@ class Counts:
 
 
 def model_graph(model: ModelFields, kind: str) -> LayerGraph:
-    """Return the graph of one kind of layer of a model, for one sequence."""
+    """Return the graph of one kind of layer of a model, for one sequence; each matrix a product of its own, as adapters count."""
     from simulator.workload.families import FAMILIES
 
     length = model.sequence_length
     graph: LayerGraph = FAMILIES.get(model.architecture).graph(
-        model, kind, 1, length, precision_named("bf16"), KernelStyle(), model.vocabulary, source=length
+        model, kind, 1, length, precision_named("bf16"), _APART, model.vocabulary, source=length
     )
     return graph
 

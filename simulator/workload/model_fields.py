@@ -11,7 +11,7 @@ from simulator.specs import Listed, Name, NamedSpec
 from simulator.units import parse
 from simulator.workload.layer_kind import LayerKind
 
-__all__ = ["ADAPTED", "Adapted", "LATENT_FIELDS", "STANDARD_FIELDS", "ModelFields"]
+__all__ = ["ADAPTED", "LATENT_FIELDS", "STANDARD_FIELDS", "Adapted", "ModelFields"]
 
 
 def _parameters(value: Any) -> Any:

@@ -48,6 +48,8 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "states, attention or MLP": ("nemotron_h_8b", {**SMALL, "layers": 12}),
     "delta rule": ("qwen3_next_80b_a3b", {**FEW, "mtp_layers": 0}),
     "projected distances": ("gopher_280b", {**SMALL, "hidden": 2048, "heads": 16, "kv_heads": 16, "ffn": 8192}),
+    "adapters": ("llama3_8b", {**SMALL, "lora_rank": 8, "lora_dropout": True}),
+    "adapters of experts, 4 bits": ("mixtral_8x7b", {**SMALL, "lora_rank": 8, "frozen_format": "nf4"}),
 }
 GENERATIONS = (
     "p100_dgx1", "v100_dgx1", "t4_x4", "dgx_a100", "a40_x8", "g5_48xlarge", "rtx_4090_x4", "l40s_x8", "dgx_h100",
@@ -98,6 +100,8 @@ QUICK: dict[str, tuple[Any, ...]] = FACTORS | {
         "encoder-decoder with experts",
         "projected distances",
         "states, attention or MLP",
+        "adapters",
+        "adapters of experts, 4 bits",
     ),
 }
 

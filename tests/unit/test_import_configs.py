@@ -283,11 +283,30 @@ def test_sharding_under_each_of_its_names(tmp_path: Path, text: str, plan: dict[
     assert [] == lost(answer)
 
 
-@pytest.mark.parametrize("line", ["adapter: qlora", "finetuning_type: lora", "use_peft: true", "load_in_4bit: true"])
-def test_what_trains_a_few_weights_is_said_to_be_taken_for_the_training_of_all(tmp_path: Path, line: str) -> None:
+@pytest.mark.parametrize(
+    ("text", "rank", "modules", "width"),
+    [
+        ("adapter: lora\nlora_r: 32\nlora_target_linear: true\n", 32, 7, None),
+        ("adapter: qlora\nlora_r: 64\nlora_target_modules: [q_proj, v_proj]\nload_in_4bit: true\n", 64, 2, "nf4"),
+        ("finetuning_type: lora\n", 8, 7, None),
+        ("finetuning_type: lora\nlora_rank: 4\nlora_target: q_proj,gate_proj\nquantization_bit: 4\n", 4, 2, "nf4"),
+        ("use_peft: true\nlora_r: 16\n", 16, 2, None),
+    ],
+)
+def test_adapters_are_read(tmp_path: Path, text: str, rank: int, modules: int, width: str | None) -> None:
+    answer = of_text(tmp_path, "a.yaml", AXOLOTL + text)
+    model = answer["job"]["workload"]["model"]
+    assert (rank, modules, width) == (model["lora_rank"], len(model["lora_modules"]), model.get("frozen_format"))
+    assert [] == lost(answer)
+
+
+@pytest.mark.parametrize(
+    "line", ["adapter: dora", "finetuning_type: freeze", "load_in_8bit: true", "load_in_4bit: true"]
+)
+def test_what_freezes_other_weights_is_said_to_be_taken_for_the_training_of_all(tmp_path: Path, line: str) -> None:
     answer = of_text(tmp_path, "a.yaml", AXOLOTL + line + "\n")
     assert [line.partition(":")[0]] == lost(answer)
-    assert ["all weights"] == [one["value"] for one in answer["assumed"] if one["field"] == "trained"]
+    assert ["as without it"] == [one["value"] for one in answer["assumed"] if one["field"] == "trained"]
     none = of_text(tmp_path, "b.yaml", AXOLOTL + "finetuning_type: full\nload_in_8bit: false\n")
     assert [] == lost(none) + [one for one in none["assumed"] if one["field"] == "trained"]
 
@@ -414,6 +433,6 @@ def test_llama_factorys_new_arguments(tmp_path: Path, name: str, framework: str)
         answer["job"]["plan"]["framework"], answer["job"]["workload"]["model"]["layers"], answer["job"]["plan"]["recompute"],
         answer["job"]["workload"]["global_batch_size"], lost(answer),
     )  # fmt: skip
-    assert "trained" in [
+    assert "model.lora_rank" in [
         one["field"] for one in of_text(tmp_path, "b.yaml", text + "peft_config: {name: lora}\n")["assumed"]
     ]

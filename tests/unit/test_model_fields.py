@@ -78,6 +78,10 @@ FIELDS: dict[str, tuple[str, dict[str, Any], Any, Any, dict[str, Any]]] = {
     "patch_inputs": (VISION, {}, 768, 588, {}),
     "encoder_layers": (T5, {}, 24, 12, {}),
     "target_length": (T5, {}, 114, 64, {}),
+    "lora_rank": (LLAMA, {}, 0, 16, {}),
+    "lora_modules": (LLAMA, {"lora_rank": 16}, ("query", "value"), ("up", "down"), {}),
+    "lora_dropout": (LLAMA, {"lora_rank": 16}, False, True, {}),
+    "frozen_format": (LLAMA, {"lora_rank": 16}, "", "nf4", {}),
 }
 """Field -> (a model, other fields, two values, settings of the plan); None: what belongs together changes together."""
 TOGETHER: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {

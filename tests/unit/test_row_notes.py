@@ -79,7 +79,7 @@ def test_the_month_that_a_row_tells_goes_before_the_one_in_which_its_page_was_re
     assert "torchtitan_2025" == named_framework({**row, "version": ""}, [])
 
 
-def test_a_code_that_shards_nothing_runs_under_ddp_and_adapters_are_refused() -> None:
+def test_a_code_that_shards_nothing_runs_under_ddp_and_adapters_are_those_of_its_code() -> None:
     torch = {
         **ROW,
         "tp": "1",
@@ -93,8 +93,27 @@ def test_a_code_that_shards_nothing_runs_under_ddp_and_adapters_are_refused() ->
     torch = {**torch, "vp": "", "schedule": "", "seq_parallel": "0"}
     assert "hugging_face_ddp" == row_simulation(torch).fields["framework"]
     assert "hugging_face_fsdp" == row_simulation({**torch, "zero_stage": "3"}).fields["framework"]
-    with pytest.raises(CannotPlace, match="adapters"):
-        row_simulation({**torch, "framework": "LitGPT qlora"})
+    low = row_simulation({**torch, "framework": "LitGPT qlora"}).workload.model
+    assert (32, ("query", "value"), "nf4") == (low.lora_rank, low.lora_modules, low.frozen_format)
+    assert 0 == row_simulation(torch).workload.model.lora_rank
+    with pytest.raises(CannotPlace, match="adapters of code 'peft dora'"):
+        row_simulation({**torch, "framework": "PEFT DoRA"})
+
+
+def test_fine_tuning_packs_the_documents_of_its_code() -> None:
+    for task, length in (("", None), ("sft", 190.0), ("lora", 190.0)):
+        assert length == row_simulation({**ROW, "task": task, "framework": "NeMo"}).workload.document_length
+    assert (
+        512.0
+        == row_simulation(
+            {**ROW, "task": "sft", "framework": "NeMo", "document_length": "512"}
+        ).workload.document_length
+    )
+    assert row_simulation({**ROW, "task": "lora", "framework": "NeMo"}).workload.model.lora_modules == (
+        "query",
+        "key",
+        "value",
+    )
 
 
 def test_a_hybrid_model_is_told_by_its_sizes_and_the_first_word_of_its_family() -> None:

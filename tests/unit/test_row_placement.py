@@ -275,7 +275,7 @@ def test_latent_attention_has_the_widths_of_our_model_of_that_size() -> None:
         ({"ep": "2"}, "ep = 2, but the row's model has no experts", False),
         ({"precision": "int2"}, "precision 'int2'", True),
         ({"schedule": "Wave-9000"}, "no schedule 'Wave-9000'", True),
-        ({"task": "lora"}, "task 'lora'", False),
+        ({"task": "dpo"}, "task 'dpo'", False),
         ({"hidden": ""}, "no hidden", False),
         ({"n_gpus": "14"}, "does not divide", False),
         ({"dp": "3"}, "is not the 16 GPUs", False),

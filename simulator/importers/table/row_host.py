@@ -6,6 +6,7 @@ import re
 from typing import Any
 
 from simulator.importers.table.row_notes import words_said
+from simulator.importers.table.row_task import usual_documents
 from simulator.importers.table.rows import CannotPlace, Row, number, text
 
 __all__ = ["row_documents", "row_graphs", "row_host"]
@@ -100,7 +101,8 @@ def row_graphs(row: Row, experts: bool = False, recomputes: bool = False, sized:
 
 
 def row_documents(row: Row) -> float | None:
-    """Return the mean tokens of the documents packed into a sequence (column document_length); None where it is blank.
+    """Return the mean tokens of the documents packed into a sequence (column document_length, else its code's usual ones); None where
+    nothing is known.
 
     Raises:
         CannotPlace: less than one token, or no number.
@@ -108,4 +110,4 @@ def row_documents(row: Row) -> float | None:
     length = number(row, "document_length")
     if length is not None and length < 1:
         raise CannotPlace(f"document_length = {length:g} is less than a token", counts=False)
-    return length
+    return usual_documents(row) if length is None else length

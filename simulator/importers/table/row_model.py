@@ -13,12 +13,12 @@ from pydantic import ValidationError
 from simulator.importers.table.row_experts import natural_routing
 from simulator.importers.table.row_families import letters, special_model
 from simulator.importers.table.row_notes import mean_length, words_said
+from simulator.importers.table.row_task import as_trained, refuse_other_tasks
 from simulator.importers.table.rows import CannotPlace, Row, count, flag, number, text
 from simulator.importers.vocabulary.names import load_names
-from simulator.importers.vocabulary.words import is_pretraining, sparse_layers, trains_all_weights
+from simulator.importers.vocabulary.words import sparse_layers
 from simulator.specs import load_all
 from simulator.workload.model import Model
-from simulator.workload.model_fields import ADAPTED, Adapted
 
 __all__ = ["row_model"]
 
@@ -37,7 +37,7 @@ def row_model(row: Row) -> tuple[Model, int, tuple[str, ...]]:
         CannotPlace: the row's model is of a kind not modelled, or its sizes are not given.
     """
     model, length, assumed = _row_model(row)
-    model, assumed = _as_trained(row, model, assumed)
+    model, assumed = as_trained(row, model, assumed)
     mean = mean_length(row)
     if mean is not None and mean < length:
         length, assumed = mean, (*assumed, f"sequences of {mean} tokens (the row's own words)")
@@ -49,7 +49,7 @@ def row_model(row: Row) -> tuple[Model, int, tuple[str, ...]]:
 
 
 def _row_model(row: Row) -> tuple[Model, int, tuple[str, ...]]:
-    _refuse_other_tasks(row)
+    refuse_other_tasks(row)
     special_one = special_model(row)
     if special_one is not None:
         return special_one[0], count(row, "seq_len") or special_one[0].sequence_length, special_one[1]
@@ -140,37 +140,6 @@ def _blank_vocabulary(row: Row, assumed: list[str]) -> int:
     vocabulary = (known and known.vocabulary) or BLANK_VOCABULARY
     assumed.append(f"vocabulary = {vocabulary}{f' ({known.source})' if known else ''}")
     return vocabulary
-
-
-def _refuse_other_tasks(row: Row) -> None:
-    task = text(row, "task")
-    if not (is_pretraining(task) or trains_all_weights(task) or _ADAPTERS.search(task.lower())):
-        raise CannotPlace(
-            f"task {task!r} is not modelled: pretraining, fine-tuning of all weights and low-rank adapters are",
-            counts=False,
-        )
-
-
-_ADAPTERS = re.compile(r"\b(q?)lora\b")
-_USUAL_ADAPTERS: tuple[tuple[str, int, tuple[Adapted, ...], str], ...] = (
-    ("nemo|megatron", 32, ("query", "key", "value"), "NeMo's configurations of performance adapt linear_qkv"),
-    ("litgpt", 32, ("query", "value"), "litgpt/config_hub/finetune: lora_r, lora_query, lora_value"),
-    ("torchtune", 8, ("query", "value", "output", "gate", "up", "down"), "torchtune's LoRA recipes"),
-    ("", 16, ADAPTED, "the usual choice of every linear layer"),
-)
-"""Part of a code's name -> the rank and the modules of its adapters where a row gives none, and the source."""
-
-
-def _as_trained(row: Row, model: Model, assumed: tuple[str, ...]) -> tuple[Model, tuple[str, ...]]:
-    """Return the model with its adapters, where the row trains such."""
-    code, task = text(row, "framework").lower(), text(row, "task").lower()
-    found = _ADAPTERS.search(task) or _ADAPTERS.search(code)
-    if not found:
-        return model, assumed if is_pretraining(task) else (*assumed, "sequences are full, as documents are packed")
-    _, rank, modules, why = next(usual for usual in _USUAL_ADAPTERS if re.search(usual[0], code))
-    fields: dict[str, Any] = {"lora_rank": rank, "lora_modules": modules, "frozen_format": "nf4" if found[1] else ""}
-    said = f"adapters of rank {rank} beside {', '.join(modules)} ({why}); sequences are full, as documents are packed"
-    return model.model_copy(update=fields), (*assumed, said)
 
 
 def _refuse_other_kinds(row: Row) -> None:

@@ -21,7 +21,7 @@ from simulator.lowering.resolve.expert_rules import BY_MASKS, Groups, check_expe
 from simulator.lowering.resolve.head_rules import with_shared_heads
 from simulator.lowering.resolve.mesh_rules import check_mesh, with_tensor_mesh
 from simulator.lowering.resolve.model_rules import check_model
-from simulator.lowering.resolve.offload_rules import check_offload
+from simulator.lowering.resolve.offload_rules import check_adapters, check_offload
 from simulator.lowering.resolve.plan_rules import check_reduce_dtype
 from simulator.lowering.resolve.recompute_rules import resolve_recompute
 from simulator.lowering.resolve.shape_rules import check_shapes
@@ -263,6 +263,7 @@ RULES: tuple[Callable[[Facts], object], ...] = (
     _check_schedule,
     lambda facts: check_units(facts.workload, facts.plan, facts.microbatches),
     lambda facts: check_offload(facts.plan),
+    lambda facts: check_adapters(facts.plan, facts.workload.model),
     lambda facts: check_optimizer(facts.workload, facts.plan),
     lambda facts: check_loss(facts.plan, facts.style),
     lambda facts: check_context(facts.workload.model, facts.plan, facts.style.attention),

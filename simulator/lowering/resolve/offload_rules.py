@@ -5,13 +5,27 @@ from __future__ import annotations
 from simulator.errors import PlanError
 from simulator.plan.plan import Plan
 from simulator.schedules.base import Schedule
+from simulator.workload.model import Model
 
-__all__ = ["check_offload", "gradients_leave"]
+__all__ = ["check_adapters", "check_offload", "gradients_leave"]
 
 
 def gradients_leave(plan: Plan, schedule: Schedule) -> bool:
     """Return whether gradients of a rank without replicas go to the host bucket by bucket."""
     return plan.zero_stage == 2 and plan.optimizer_offload > 0 and schedule.replicas == 1
+
+
+def check_adapters(plan: Plan, model: Model) -> None:
+    """Refuse frozen weights on the host: how codes keep them there is not known here.
+
+    Raises:
+        PlanError: with the rule, the values and a way out.
+    """
+    if model.lora_rank and plan.parameter_offload:
+        raise PlanError(
+            f"frozen weights stay on the GPU, but parameter_offload = {plan.parameter_offload:g} and lora_rank = {model.lora_rank}. "
+            "Way out: parameter_offload = 0, or a frozen_format of fewer bits."
+        )
 
 
 def check_offload(plan: Plan) -> None:

@@ -43,9 +43,7 @@ def _cut(state: State, chunk: Chunk, direction: str, variant: int) -> Cut:
         parts = state.parts if direction == "backward" else {}
         sizes = tuple(
             [
-                tuple(
-                    (part, state.costs[part].trained * resolved.gradient_bytes) for part in parts.get(kind, (kind,))
-                )
+                tuple((part, state.costs[part].trained * resolved.gradient_bytes) for part in parts.get(kind, (kind,)))
                 for kind in dict.fromkeys(chunk.kinds)
             ]
         )

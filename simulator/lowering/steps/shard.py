@@ -358,7 +358,9 @@ def _add(
     r_part, r_row, r_action = reduces
     backward = rows.order.kind[g_action] > 0
     first, again = (np.array([getattr(p, name) for p in parts])[g_part] for name in ("gather", "gather_again"))
-    item = np.concatenate([np.where(backward, again, first), np.array([p.reduce[0] if p.reduce else -1 for p in parts])[r_part]])
+    item = np.concatenate(
+        [np.where(backward, again, first), np.array([p.reduce[0] if p.reduce else -1 for p in parts])[r_part]]
+    )
     ranks = np.concatenate([rows.pattern.rank[g_action], rows.pattern.rank[r_action]])
     issued = np.concatenate([2 * gate + 1, 2 * r_row])
     is_reduce = np.concatenate([np.zeros(len(g_row), bool), np.ones(len(r_row), bool)])

@@ -15,6 +15,7 @@ ZeRO++ (arXiv 2306.10209) makes messages smaller:
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -119,7 +120,9 @@ def made_in_turn(resolved: ResolvedPlan, kinds: Iterable[str]) -> bool:
 
 def root_gradients(state: State, kinds: tuple[str, ...]) -> int:
     """Return the effect of the gradients of one segment of FSDP's root while they stand as they are made."""
-    size = sum(count for _, count, _ in group_held(state, kinds).trained.parts(state.resolved)) * gradient_made(state.resolved)
+    size = sum(count for _, count, _ in group_held(state, kinds).trained.parts(state.resolved)) * gradient_made(
+        state.resolved
+    )
     return _stands(state, f"unsharded gradients of {words(kinds)}", "gradients", size)
 
 
@@ -182,7 +185,7 @@ def _pieces(state: State, kinds: tuple[str, ...]) -> list[tuple[str, Held, bool]
     repeats = habits.gathers_by_tensor and state.resolved.recompute == "full" and state.resolved.reshard_after_forward
     repeats = repeats and not {"head", "embedding"} & set(kinds)
     if habits.gather_bucket:
-        return _bucketed(held, sum(tensors, []), habits.gather_bucket / state.resolved.precision.element)
+        return _bucketed(held, list(itertools.chain(*tensors)), habits.gather_bucket / state.resolved.precision.element)
     if not habits.gathers_by_tensor or sum(map(len, tensors)) < 2:
         return [("", held, repeats and not habits.reuse_distance)]
     pieces: list[tuple[str, Held, bool]] = []

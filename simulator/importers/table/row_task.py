@@ -1,0 +1,63 @@
+"""What a row trains: all weights or low-rank adapters, in pretraining or on packed documents of fine-tuning."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from simulator.importers.table.rows import CannotPlace, Row, text
+from simulator.importers.vocabulary.words import is_pretraining, trains_all_weights
+from simulator.workload.model import Model
+from simulator.workload.model_fields import ADAPTED, Adapted
+
+__all__ = ["as_trained", "refuse_other_tasks", "usual_documents"]
+
+_ADAPTERS = re.compile(r"\b(q?)lora\b")
+_UNKNOWN = re.compile(r"\bq?dora\b|\bpeft\b")
+_USUAL: tuple[tuple[str, int, tuple[Adapted, ...], str], ...] = (
+    ("nemo|megatron", 32, ("query", "key", "value"), "NeMo's configurations of performance: linear_qkv, rank 32"),
+    ("litgpt", 32, ("query", "value"), "litgpt/config_hub/finetune: lora_r, lora_query, lora_value"),
+    ("torchtune", 8, ("query", "value", "output", "gate", "up", "down"), "torchtune's recipes"),
+    ("", 16, ADAPTED, "what is usual"),
+)
+"""Part of a code's name -> the rank and the modules of its adapters where a row gives none, and the source."""
+_DOCUMENTS = ("nemo|megatron", 190.0)
+"""Part of a code's name, and the mean tokens of the documents it packs where a row gives none: NeMo's recipes of fine-tuning take SQuAD 1.1
+(llm.SquadDataModule), 94.06 MiB of 98,169 examples (TensorFlow Datasets), of whose 1,005 bytes some 840 are text."""
+
+
+def refuse_other_tasks(row: Row) -> None:
+    """Refuse what is neither pretraining nor fine-tuning of all weights or of low-rank adapters.
+
+    Raises:
+        CannotPlace: it is another task.
+    """
+    task, code = text(row, "task").lower(), text(row, "framework").lower()
+    other = _UNKNOWN.search(code) or _UNKNOWN.search(task)
+    if other or not (is_pretraining(task) or trains_all_weights(task) or _ADAPTERS.search(task)):
+        what = f"adapters of code {code[:40]!r}" if other and not task else f"task {task!r}"
+        raise CannotPlace(
+            f"{what} is not modelled: pretraining, fine-tuning of all weights and low-rank adapters (LoRA, QLoRA) are",
+            counts=False,
+        )
+
+
+def as_trained(row: Row, model: Model, assumed: tuple[str, ...]) -> tuple[Model, tuple[str, ...]]:
+    """Return the model with its adapters, where the row trains such, and what was assumed."""
+    code, task = text(row, "framework").lower(), text(row, "task").lower()
+    found = _ADAPTERS.search(task) or _ADAPTERS.search(code)
+    if is_pretraining(task) and not found:
+        return model, assumed
+    full = "sequences are full" + (f" of documents of {length:g} tokens" if (length := usual_documents(row)) else "")
+    if not found:
+        return model, (*assumed, full)
+    _, rank, modules, why = next(usual for usual in _USUAL if re.search(usual[0], code))
+    fields: dict[str, Any] = {"lora_rank": rank, "lora_modules": modules, "frozen_format": "nf4" if found[1] else ""}
+    said = f"adapters of rank {rank} beside {', '.join(modules)} ({why})"
+    return model.model_copy(update=fields), (*assumed, said, full)
+
+
+def usual_documents(row: Row) -> float | None:
+    """Return the mean tokens of the documents that a code of fine-tuning packs into a sequence; None where nothing is known."""
+    tuned = not is_pretraining(text(row, "task"))
+    return _DOCUMENTS[1] if tuned and re.search(_DOCUMENTS[0], text(row, "framework").lower()) else None
