@@ -112,7 +112,8 @@ class Framework(ExtendingSpec):
     drops_gradients (an update frees the gradients, and the first backward of the next step makes them anew while
     activations go, so that a step of one microbatch holds one or the other); states_break_places (the first update makes
     the moments in places that the first step's activations left, so that the next step's find them broken up and take
-    others); widens_fused_loss (a fused cross entropy still works on fp32 copies: exponentials stand beside the widened
+    others); splits_master_weights (bf16 weights are the upper halves of the fp32 ones, of which only the lower are kept beside
+    them); widens_fused_loss (a fused cross entropy still works on fp32 copies: exponentials stand beside the widened
     logits, as in Megatron-Core's compiled one).
     Host: launch_time per kernel launch; operator_time per operator that Python starts, and module_time per linear layer or
     attention of the library, launches not counted (costs/host_time.py); launch_wait (the host waits for every kernel before it
@@ -219,6 +220,7 @@ class Framework(ExtendingSpec):
     holds_buckets: bool = False
     drops_gradients: bool = False
     states_break_places: bool = False
+    splits_master_weights: bool = False
     widens_fused_loss: bool = False
     cuda_graphs: Literal["none", "full_iteration"] = "none"
     launch_time: Seconds

@@ -283,7 +283,8 @@ def _derived(kind: str, path: str, settings: Sequence[str]) -> dict[str, str]:
             "embedding": m.embedding_parameters,
             "head and norm": m.head_parameters,
         }
-        return {"parameters": f"{m.parameters:,}"} | {f"parameters, {k}": f"{v:,}" for k, v in parts.items()}
+        trained = {"parameters that are trained": f"{m.trained_parameters:,}"} if m.lora_rank else {}
+        return {"parameters": f"{m.parameters:,}"} | trained | {f"parameters, {k}": f"{v:,}" for k, v in parts.items()}
     if kind == "gpus":
         from simulator.hardware.gpu import load_gpu
 

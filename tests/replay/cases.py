@@ -8,12 +8,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from simulator.errors import PlanError
 from simulator.job import load_job
 from simulator.plan.plan import Plan
 from simulator.simulation import simulate, simulate_job
 from simulator.specs import names
 from simulator.workload.workload import Workload
-from tests.properties.test_every_combination import cluster_of, model_of
+from tests.properties.test_every_combination import FAMILIES, cluster_of, model_of
 
 __all__ = ["PLANS", "REFUSALS", "VARIANTS", "cases", "jobs", "made_plan"]
 
@@ -61,7 +62,13 @@ def jobs() -> list[tuple[str, tuple[str, ...]]]:
 
 
 def made_plan(case: dict[str, Any]) -> tuple[Workload, Plan, Any]:
-    """Return workload, plan and cluster of a line of plans.jsonl."""
+    """Return workload, plan and cluster of a line of plans.jsonl.
+
+    Raises:
+        PlanError: the line is of a family of models that this tree does not know yet.
+    """
+    if case["family"] not in FAMILIES:
+        raise PlanError(f"no family {case['family']!r} in this tree. Way out: a newer one.")
     cluster = cluster_of(case["cluster"], case["nodes"])
     workload = Workload(model=model_of(case["family"]), **case["workload"])
     return workload, Plan.model_validate(case["plan"]), cluster

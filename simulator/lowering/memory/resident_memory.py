@@ -11,7 +11,7 @@ from simulator.lowering.resolve.resolved_plan import ResolvedPlan
 from simulator.lowering.steps.parameters import Held, rank_chunks, rank_held
 from simulator.lowering.steps.state import State
 from simulator.lowering.steps.unit_parts import kept_tensors
-from simulator.lowering.steps.update import listed_results, optimizer_bytes
+from simulator.lowering.steps.update import listed_results, master_bytes, optimizer_bytes
 from simulator.program.program import Tensor
 from simulator.workload.graph import Dim
 from simulator.workload.precision import NF4_BYTES
@@ -153,9 +153,8 @@ def _broken_places(state: State, rank: int, held: Held) -> list[Tensor]:
     resolved = state.resolved
     if not resolved.framework.states_break_places or resolved.pipeline_parallel > 1:
         return []
-    master = 4.0 if state.workload.numbers.master_weights else 0.0
     mine = held.sharded(resolved) if resolved.zero_stage else held.all
-    late = mine * (optimizer_bytes(state, held.others / held.all if held.others else 0.0) - master) * (
+    late = mine * (optimizer_bytes(state, held.others / held.all if held.others else 0.0) - master_bytes(state)) * (
         1.0 - resolved.optimizer_offload
     ) + listed_results(state, rank)
     kinds = [kind for chunk in state.chunks for kind in chunk.kinds]

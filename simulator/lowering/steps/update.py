@@ -39,6 +39,7 @@ __all__ = [
     "gradients_dropped",
     "kept_gradient",
     "listed_results",
+    "master_bytes",
     "optimizer_bytes",
     "tensors_held",
     "update_segments",
@@ -57,7 +58,14 @@ def optimizer_bytes(state: State, others: float = 0.0) -> float:
     """
     numbers = state.workload.numbers
     facts = numbers.element, state.resolved.gradient_bytes, numbers.master_weights
-    return optimizer_cost(state.workload.optimizer, *facts, others).state + (4.0 if numbers.master_weights else 0.0)
+    return optimizer_cost(state.workload.optimizer, *facts, others).state + master_bytes(state)
+
+
+def master_bytes(state: State) -> float:
+    """Return the bytes of a weight's fp32 copy: the lower half of it, where the bf16 weight is the upper one; 0 without."""
+    numbers = state.workload.numbers
+    halves = state.resolved.framework.splits_master_weights and numbers.compute == "bf16"
+    return (2.0 if halves else 4.0) if numbers.master_weights else 0.0
 
 
 def kept_gradient(state: State) -> float:
