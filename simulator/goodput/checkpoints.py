@@ -63,7 +63,7 @@ class CheckpointCost:
 def checkpoint_bytes(job: Job, prediction: Prediction) -> float:
     """Return the bytes of a checkpoint: each weight as it is trained with, its fp32 master and its optimizer state, once.
 
-    Where the GPUs hold less than that together (weights sharded and kept in fp32 only), what they hold.
+    Frozen weights are in none.  Where the GPUs hold less than that together (weights sharded and kept in fp32 only), what they hold.
 
     >>> from simulator.job import load_job
     >>> from simulator.simulation import simulate_job
@@ -75,9 +75,10 @@ def checkpoint_bytes(job: Job, prediction: Prediction) -> float:
     master = _MASTER if numbers.master_weights else 0.0
     model, name = job.workload.model, job.workload.optimizer
     tables = model.vocabulary * model.hidden * (1 if model.tied_embeddings else 2)
-    others = tables / model.parameters if OPTIMIZERS.get(name).others else 0.0
+    trained = model.trained_parameters
+    others = tables / trained if not model.lora_rank and OPTIMIZERS.get(name).others else 0.0
     state = optimizer_cost(name, numbers.element, 4, numbers.master_weights, others).state
-    full = model.parameters * (numbers.element + master + state)
+    full = trained * (numbers.element + master + state)
     program = prediction.program
     on_gpus = sum(
         weight * float(effect.by_category()[_KEPT].sum())

@@ -13,16 +13,21 @@ from tests.pages.patience import PATIENCE
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
 
+def chromium(driver: Any) -> Any:
+    """Open the browser that the system has, else the one that Playwright has downloaded."""
+    own = next((path for name in NAMES if (path := shutil.which(name))), None)
+    return driver.chromium.launch(executable_path=own, args=["--no-sandbox"])
+
+
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Any]:
-    """The browser that the system has, else the one that Playwright has downloaded."""
+    """A browser for all tests of pages."""
     playwright = pytest.importorskip(
         "playwright.sync_api", reason="Playwright is not installed: pip install playwright"
     )
-    own = next((path for name in NAMES if (path := shutil.which(name))), None)
     with playwright.sync_playwright() as driver:
         try:
-            opened = driver.chromium.launch(executable_path=own, args=["--no-sandbox"])
+            opened = chromium(driver)
         except playwright.Error as error:
             reason = str(error).splitlines()[0]
             pytest.skip(f"no Chromium: apt-get install chromium, or playwright install chromium ({reason})")

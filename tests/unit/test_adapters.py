@@ -10,8 +10,11 @@ from pydantic import ValidationError
 
 from simulator import Model, Plan, Prediction, Workload, load_cluster, load_model, simulate
 from simulator.errors import PlanError
+from simulator.goodput.checkpoints import checkpoint_bytes
+from simulator.job import load_job
 from simulator.program.program import COLLECTIVE, OperatorTable, Segment
 from simulator.report.memory import CATEGORIES
+from simulator.simulation import simulate_job
 
 LAYERS, HIDDEN, KV, FFN = 32, 4096, 1024, 14336
 """Llama-3 8B."""
@@ -182,6 +185,12 @@ def test_experts_have_adapters_each() -> None:
     experts = 32 * 16 * ((plain.hidden + 2 * plain.expert_ffn) + plain.expert_ffn + plain.hidden)
     states = 12.0 * (experts + joined / 8)
     assert found["optimizer_states"] == pytest.approx(states, rel=0.01)
+
+
+def test_a_checkpoint_holds_the_adapters() -> None:
+    job = load_job("llama3_8b_fsdp_8xh100", ("model.lora_rank=16",))
+    size = checkpoint_bytes(job, simulate_job(job))
+    assert size == pytest.approx(14.0 * 41_943_040, rel=0.001)
 
 
 def test_what_has_no_meaning_is_refused() -> None:
