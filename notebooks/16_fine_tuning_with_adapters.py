@@ -13,9 +13,9 @@
 # %% [markdown]
 # # Fine-tuning with adapters: what is saved, and what is not?
 #
-# **Question.** Training all 70 billion weights of Llama 3 takes some 1.2 TB of weights, gradients and states. LoRA (Hu et al., arXiv 2106.09685)
-# freezes them and trains a pair of thin matrices beside each: y = W x + B A x, with A of r rows and B of r columns. How many GPUs are left to
-# buy, and how much time?
+# **Question.** Training all 70 billion weights of Llama 3 takes some 1.2 TB of weights, gradients and states. LoRA (Hu et al.,
+# arXiv 2106.09685) freezes them and trains a pair of thin matrices beside each: y = W x + B A x, with A of r rows and B of r
+# columns. How many GPUs are left to buy, and how much time?
 
 # %%
 import matplotlib.pyplot as plt
@@ -54,8 +54,8 @@ assert small.trained_parameters == 32 * one_layer == 41_943_040
 # %% [markdown]
 # ## Memory: three of four parts go
 #
-# A frozen weight has no gradient, no fp32 copy and no moments. It still stands there, in two bytes. What a layer keeps from its forward to its
-# backward pass stays as well: adapters need the same inputs as the weights did.
+# A frozen weight has no gradient, no fp32 copy and no moments. It still stands there, in two bytes. What a layer keeps from its
+# forward to its backward pass stays as well: adapters need the same inputs as the weights did.
 #
 # **Guess:** which of the bars below shrinks to nothing, which stays?
 
@@ -87,8 +87,8 @@ assert abs(low.activations_bytes / runs["all weights"].to_frame("memory").iloc[0
 # %% [markdown]
 # ## Time: a third, not all
 #
-# A product with a weight is three in training: the output, the gradient of its input, the gradient of the weight. Freezing saves the third. The
-# adapters add thin products and a sum over every output, which cost bytes rather than FLOP.
+# A product with a weight is three in training: the output, the gradient of its input, the gradient of the weight. Freezing saves
+# the third. The adapters add thin products and a sum over every output, which cost bytes rather than FLOP.
 #
 # **Guess:** how much faster is a step of LoRA than one of all weights, both sharded by ZeRO-3 over 8 GPUs?
 
@@ -116,8 +116,9 @@ assert some.step_time < step(small, zero_stage=3).step_time
 #
 # ## What goes over the wires
 #
-# Replicas add the gradients of what is trained alone: of 8 billion weights half a percent. A slow network between machines, which rules out all
-# weights, does not matter any more - unless the frozen weights themselves are sharded, and gathered for every layer.
+# Replicas add the gradients of what is trained alone: of 8 billion weights half a percent. A slow network between machines, which
+# rules out all weights, does not matter any more - unless the frozen weights themselves are sharded, and gathered for every
+# layer.
 
 # %%
 slow = {}
