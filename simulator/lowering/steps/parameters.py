@@ -61,7 +61,7 @@ class Held(NamedTuple):
     @classmethod
     def of_all(cls, some: Iterable[Held]) -> Held:
         """Return all of several together."""
-        return cls(*(sum(counts) for counts in zip(*some, strict=True)))
+        return cls(*map(sum, zip(*some, strict=True)))
 
     def sharded(self, resolved: ResolvedPlan) -> float:
         """Return what is left on each rank when optimizer states are sharded.
@@ -193,7 +193,8 @@ def _with_frozen(state: State, held: Held, counts: Mapping[str, int], kinds: tup
         held = held._replace(
             frozen=each[0] - _shared(state, kinds), frozen_experts=each[1], narrow=each[2], narrow_experts=each[3]
         )
-    return held._replace(others=_others(state, counts, held.trained.all))
+    others = _others(state, counts, held.trained.all)
+    return held._replace(others=others) if others else held
 
 
 def _others(state: State, counts: Mapping[str, int], total: float) -> float:

@@ -181,12 +181,14 @@ def _pieces(state: State, kinds: tuple[str, ...]) -> list[tuple[str, Held, bool]
     modules behind, forward and backward.
     """
     held, habits = group_held(state, kinds), state.resolved.framework
+    if not (habits.gather_bucket or habits.gathers_by_tensor):
+        return [("", held, False)]
     tensors = [_tensors(state.costs[kind]) for kind in kinds]
     repeats = habits.gathers_by_tensor and state.resolved.recompute == "full" and state.resolved.reshard_after_forward
     repeats = repeats and not {"head", "embedding"} & set(kinds)
     if habits.gather_bucket:
         return _bucketed(held, list(itertools.chain(*tensors)), habits.gather_bucket / state.resolved.precision.element)
-    if not habits.gathers_by_tensor or sum(map(len, tensors)) < 2:
+    if sum(map(len, tensors)) < 2:
         return [("", held, repeats and not habits.reuse_distance)]
     pieces: list[tuple[str, Held, bool]] = []
     for kind, some in zip(kinds, tensors, strict=True):
