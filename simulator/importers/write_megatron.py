@@ -41,6 +41,11 @@ def megatron_script(job: Job) -> str:
             f"Megatron's pretrain_gpt.py trains decoders, but model {model.name!r} is of architecture {model.architecture!r}. "
             "Way out: another form of export, or a decoder."
         )
+    if model.lora_rank:
+        raise PlanError(
+            f"Megatron's pretrain_gpt.py trains all weights, but lora_rank = {model.lora_rank}. Way out: another form of export, or "
+            "lora_rank = 0."
+        )
     per_node = min(cluster.node.gpus, cluster.world_size)
     left = list(_without_flags(job))
     lines = [

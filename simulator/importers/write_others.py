@@ -45,6 +45,8 @@ def torchtitan_toml(job: Job) -> str:
         raise PlanError(
             f"torchtitan shards all states or none, but zero_stage = {s.zero_stage}. Way out: zero_stage = 3, or 0."
         )
+    if w.model.lora_rank:
+        raise PlanError(f"torchtitan trains all weights, but lora_rank = {w.model.lora_rank}. Way out: lora_rank = 0.")
     if w.precision not in _DTYPES:
         raise PlanError(f"torchtitan has no precision {w.precision!r}. Way out: {', '.join(_DTYPES)}.")
     if s.schedule.name not in _PYTORCH:
@@ -203,6 +205,11 @@ def _elsewhere(job: Job) -> Iterator[str]:
     """What user code says, not the file."""
     p = job.plan
     yield f"model {job.workload.model.name}, sequences of {job.workload.sequence_length} tokens, {job.cluster.world_size} GPUs"
+    if job.workload.model.lora_rank:
+        m = job.workload.model
+        yield f"adapters of rank {m.lora_rank} beside {', '.join(m.lora_modules)}" + (
+            f", the rest in {m.frozen_format}" * bool(m.frozen_format)
+        )
     if p.pipeline_parallel > 1:
         yield f"PipelineModule(num_stages={p.pipeline_parallel})"
     if p.recompute not in (None, "none"):

@@ -103,5 +103,10 @@ def test_what_cannot_be_is_refused() -> None:
         megatron_script(job_from_names("bert_large", "dgx_h100"))
     with pytest.raises(PlanError, match="shards all states or none"):
         torchtitan_toml(job_from_names("llama3_8b", "dgx_h100", ["plan.zero_stage=1"]))
+    low = job_from_names("llama3_8b", "dgx_h100", ["model.lora_rank=8", "plan.zero_stage=0"])
+    for write in (megatron_script, torchtitan_toml):
+        with pytest.raises(PlanError, match="trains all weights, but lora_rank = 8"):
+            write(low)
+    assert any(said.startswith("adapters of rank 8") for said in deepspeed_json(low)[1])
     with pytest.raises(PlanError, match="DeepSpeed trains in"):
         deepspeed_json(job_from_names("llama3_8b", "dgx_h100", ["workload.precision=fp8"]))
