@@ -22,6 +22,7 @@ from simulator.lowering.steps.bucket_parts import is_cut
 from simulator.plan.plan import Plan
 from simulator.program.program import Program
 from simulator.program.spec import verify
+from simulator.report.mean_prediction import OneKind, mean_prediction
 from simulator.report.prediction import Prediction, measure
 from simulator.report.trained import trained_by
 from simulator.specs import files_as_they_are
@@ -62,16 +63,32 @@ def simulate(
     (True, True)
     """
     resolved = resolve(workload, plan, cluster.world_size, f"cluster {cluster.name!r}", tries=True)
-    program = lower_resolved(workload, resolved)
-    verify(program)
-    priced = price_ranks(program, cluster, fold)
-    trace = run(priced.program, priced.prices, engine)
     beyond = beyond_framework(resolved.framework, resolved.schedule, plan)
     noted = (
         *assumptions,
         *_small_bucket(workload, resolved, plan),
         *([f"{beyond}: predicted as if it did"] if beyond else []),
     )
+    return mean_prediction(
+        tuple(
+            OneKind(
+                kind.name,
+                kind.share,
+                _of_kind(workload, replace(resolved, step_kind=kind), cluster, engine, noted, fold),
+            )
+            for kind in resolved.step_kinds
+        )
+    )
+
+
+def _of_kind(
+    workload: Workload, resolved: ResolvedPlan, cluster: Cluster, engine: str, noted: tuple[str, ...], fold: bool
+) -> Prediction:
+    """Return the prediction of a plan's step of one kind."""
+    program = lower_resolved(workload, resolved)
+    verify(program)
+    priced = price_ranks(program, cluster, fold)
+    trace = run(priced.program, priced.prices, engine)
     facts = _provenance(resolved, priced.cluster, noted, cluster.parts)
     return measure(trace, priced.program, priced.prices, workload, priced.cluster, facts, priced.ranks)
 
@@ -143,6 +160,14 @@ def _small_bucket(workload: Workload, resolved: ResolvedPlan, plan: Plan) -> tup
     )
 
 
+def _exchange(resolved: ResolvedPlan) -> dict[str, Any]:
+    """What the provenance says of an exchange of which a step time does not tell all."""
+    exchange = resolved.exchange
+    if not exchange.unsaid:
+        return {}
+    return {"gradient_exchange": exchange.name, "unsaid": exchange.unsaid}
+
+
 def _provenance(
     resolved: Any, cluster: Cluster, assumptions: tuple[str, ...], parts: tuple[Part, ...]
 ) -> dict[str, Any]:
@@ -164,5 +189,6 @@ def _provenance(
             "assumptions": list(assumptions),
         }
         | stale
+        | _exchange(resolved)
         | ({"parts": [part.text for part in parts]} if parts else {})
     )

@@ -24,6 +24,7 @@ __all__ = ["FAMILIES", "Member", "kind_named", "list_kind", "program_text", "sho
 FAMILIES = {
     "schedules": ("simulator.schedules", "SCHEDULES"),
     "optimizers": ("simulator.workload.optimizers", "OPTIMIZERS"),
+    "exchanges": ("simulator.lowering.exchanges", "EXCHANGES"),
     "algorithms": ("simulator.collectives", "ALGORITHMS"),
     "architectures": ("simulator.workload.families", "FAMILIES"),
     "importers": ("simulator.importers", "IMPORTERS"),

@@ -17,6 +17,7 @@ from simulator.lowering.resolve.context_rules import check_context, with_ring
 from simulator.lowering.resolve.deal_rules import dealt_layers
 from simulator.lowering.resolve.degrees import count_microbatches, count_replicas
 from simulator.lowering.resolve.effect_rules import check_effects
+from simulator.lowering.resolve.exchange_rules import check_exchange
 from simulator.lowering.resolve.expert_rules import BY_MASKS, Groups, check_experts, expert_loop, with_experts
 from simulator.lowering.resolve.head_rules import with_shared_heads
 from simulator.lowering.resolve.mesh_rules import check_mesh, with_tensor_mesh
@@ -274,6 +275,7 @@ RULES: tuple[Callable[[Facts], object], ...] = (
     _check_chunks,
     lambda facts: check_model(facts.workload, facts.plan, facts.schedule),
     lambda facts: facts.post_validates,
+    lambda facts: check_exchange(facts.workload, facts.plan, facts.ranks, facts.schedule, facts.post_validates),
     _check_actions,
     lambda facts: facts.plan.check_needs("axes", "rank_order", axes=sum(size > 1 for _, size in facts.sizes)),
     lambda facts: facts.with_experts,

@@ -13,6 +13,7 @@ from simulator.lowering.memory.host_shards import shard_bytes
 from simulator.lowering.memory.offload import add_host_update
 from simulator.lowering.memory.parameter_offload import add_shards_down
 from simulator.lowering.resolve.resolved_plan import ResolvedPlan
+from simulator.lowering.steps.exchange import exchange_pieces
 from simulator.lowering.steps.hops import REDUCING_LANES
 from simulator.lowering.steps.orthogonal import Matrices, orthogonal_matrices, orthogonal_pieces
 from simulator.lowering.steps.parameters import (
@@ -230,6 +231,8 @@ def _segments(
         pieces = tuple([(table(own, held.all, *counts), 1) for table in tables])
         if optimizer_table in tables:
             pieces += orthogonal_pieces(state, held, matrices)
+            before, behind = exchange_pieces(held.exchanged(state.resolved), state.resolved)
+            pieces = before + pieces + behind
         made = Segment(name=name, pieces=pieces, phase="optimizer", synchronises=synchronises)
         items[update] = state.add_item(made)
     return tuple([items[update] for update in updates])

@@ -1,0 +1,133 @@
+"""What replicas exchange: the member a plan names, what it takes, and what it cannot go with."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from simulator.errors import refuse
+from simulator.lowering.exchanges import EXCHANGES
+from simulator.lowering.exchanges.base import GradientExchange, Terms
+from simulator.plan.plan import Plan
+from simulator.schedules.base import Schedule
+from simulator.workload.optimizers import OPTIMIZERS
+from simulator.workload.precision import Precision
+from simulator.workload.workload import Workload
+
+__all__ = ["check_exchange", "terms_of"]
+
+_OPTIONS = {"exchange_every": "every", "exchange_warmup": "warmup", "exchange_bits": "bits"}
+"""Choice of a plan -> what `Terms` calls it."""
+_OF_REDUCTIONS = ("overlap_gradients", "bucket_size", "reduce_gradients", "gradient_reduce_dtype")
+_USUAL = "gradient_exchange = 'all_reduce'"
+
+
+def terms_of(plan: Plan, exchange: GradientExchange, numbers: Precision, gradient_bytes: float) -> Terms:
+    """Return what a plan says of its exchange, what it leaves open as the member has it."""
+    said: dict[str, Any] = {
+        _OPTIONS[name]: default if getattr(plan, name) is None else getattr(plan, name)
+        for name, default in exchange.options.items()
+    }
+    master = numbers.master_weights
+    return Terms(
+        updated=4.0 if master else float(numbers.element),
+        updated_dtype="fp32" if master else numbers.compute,
+        rewritten=float(numbers.element) if master else 0.0,
+        gradient=gradient_bytes,
+        **said,
+    )
+
+
+def check_exchange(workload: Workload, plan: Plan, replicas: int, schedule: Schedule, post_validates: bool) -> None:
+    """Refuse an exchange that could have no effect, or that the rest of the plan does not let be.
+
+    Args:
+        replicas: ranks that hold the same weights.
+        post_validates: whether every rank ends its steps on its own.
+
+    Raises:
+        PlanError: with the rule, the values and a way out.
+        UnknownNameError: nobody bears its name.
+    """
+    exchange = EXCHANGES.get(plan.gradient_exchange)
+    name = f"gradient_exchange = {exchange.name!r}"
+    _check_options(plan, exchange)
+    if exchange.usual:
+        return
+    if replicas == 1:
+        refuse("replicas exchange gradients or weights", f"data_parallel = 1 and {name}", "leave gradient_exchange out")
+    if not schedule.flush or schedule.replicas > 1 or post_validates:
+        how = "post_validation = true" if post_validates else f"schedule = {schedule.name!r}"
+        refuse(
+            f"{name} stands around the update that ends a step of all ranks, of one copy of the model each",
+            how,
+            f"post_validation = false, or {_USUAL}" if post_validates else f"schedule = 'one_f_one_b', or {_USUAL}",
+        )
+    for field in ("optimizer_offload", "parameter_offload", "optimizer_in_backward"):
+        if getattr(plan, field):
+            refuse(
+                f"{name} stands around an update of all weights on the GPU",
+                f"{field} = {getattr(plan, field)}",
+                f"leave {field} out, or {_USUAL}",
+            )
+    if exchange.optimizers and OPTIMIZERS.get(workload.optimizer).name not in exchange.optimizers:
+        allowed = " or ".join(repr(one) for one in exchange.optimizers)
+        refuse(
+            f"{name} sends the momentum of {allowed}, whose other states stay as they are",
+            f"optimizer = {workload.optimizer!r}",
+            f"optimizer = {exchange.optimizers[0]!r}, or {_USUAL}",
+        )
+    if exchange.whole and plan.zero_stage:
+        refuse(
+            f"with {name} every replica keeps a momentum of all weights",
+            f"zero_stage = {plan.zero_stage}",
+            f"zero_stage = 0, or {_USUAL}",
+        )
+    if exchange.drifts:
+        _check_drift(plan, name, replicas)
+
+
+def _check_options(plan: Plan, exchange: GradientExchange) -> None:
+    """Refuse options of another exchange, and one that lacks its own."""
+    for option in _OPTIONS:
+        value = getattr(plan, option)
+        if value is not None and option not in exchange.options:
+            takers = [one.name for one in EXCHANGES if option in one.options]
+            refuse(
+                f"{option} is a choice of {' and '.join(takers)}",
+                f"gradient_exchange = {exchange.name!r} ({option} = {value})",
+                f"leave {option} out, or gradient_exchange = {takers[0]!r}",
+            )
+        if value is None and option in exchange.options and exchange.options[option] is None:
+            refuse(
+                f"replicas of gradient_exchange = {exchange.name!r} are on their own for some steps",
+                f"{option} is not given",
+                f"{option} = 8",
+            )
+
+
+def _check_drift(plan: Plan, name: str, replicas: int) -> None:
+    """Of replicas that differ for some steps: who acts as one must add gradients in every step."""
+    inside = plan.shard_size or 1
+    if plan.zero_stage and (plan.shard_size is None or plan.shard_size == replicas):
+        refuse(
+            f"with {name} replicas differ, and ranks that share states do not",
+            f"zero_stage = {plan.zero_stage} shards over all {replicas} of them",
+            f"shard_size = ranks of one replica, zero_stage = 0, or {_USUAL}",
+        )
+    for field in ("context_parallel", "expert_parallel"):
+        ranks = getattr(plan, field)
+        if inside % ranks:
+            refuse(
+                f"with {name} replicas differ, and ranks that share sequences or experts do not",
+                f"{field} = {ranks}, shard_size = {plan.shard_size or 'none'}",
+                f"zero_stage = 1 and shard_size a multiple of {ranks}, or {_USUAL}",
+            )
+    if plan.shard_size is not None:
+        return
+    for field in _OF_REDUCTIONS:
+        if getattr(plan, field) != type(plan).model_fields[field].default:
+            refuse(
+                f"with {name} and no shard_size no step adds gradients",
+                f"{field} = {getattr(plan, field)!r}",
+                f"leave {field} out, or zero_stage = 1 and shard_size",
+            )
