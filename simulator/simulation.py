@@ -22,6 +22,7 @@ from simulator.lowering.steps.bucket_parts import is_cut
 from simulator.plan.plan import Plan
 from simulator.program.program import Program
 from simulator.program.spec import verify
+from simulator.report.fused_buckets import fused, ready_gradients
 from simulator.report.mean_prediction import OneKind, mean_prediction
 from simulator.report.prediction import Prediction, measure
 from simulator.report.trained import trained_by
@@ -31,6 +32,9 @@ from simulator.workload.layer_kind import is_layer
 from simulator.workload.workload import Workload
 
 __all__ = ["simulate", "simulate_job", "simulate_program"]
+
+ROUNDING = 1e-9
+"""Sums of bytes are made in another order where a bucket is filled than where it was seen."""
 
 
 @files_as_they_are()
@@ -63,6 +67,7 @@ def simulate(
     (True, True)
     """
     resolved = resolve(workload, plan, cluster.world_size, f"cluster {cluster.name!r}", tries=True)
+    resolved = _fusing(workload, resolved, cluster, engine, fold)
     beyond = beyond_framework(resolved.framework, resolved.schedule, plan)
     noted = (
         *assumptions,
@@ -79,6 +84,17 @@ def simulate(
             for kind in resolved.step_kinds
         )
     )
+
+
+def _fusing(workload: Workload, resolved: ResolvedPlan, cluster: Cluster, engine: str, fold: bool) -> ResolvedPlan:
+    """Say which gradients are reduced together where a thread takes what is ready: as it is in a step that reduces each by itself."""
+    cycle = resolved.framework.cycle_time
+    if not (cycle and resolved.overlap_gradients and resolved.zero_stage == 0 and resolved.pipeline_parallel == 1):
+        return resolved
+    each = _of_kind(workload, replace(resolved, bucket_sizes=(1.0,)), cluster, engine, (), fold)
+    ready = ready_gradients(each.program, each.trace)
+    wide = resolved.gradient_bytes / resolved.reduce_bytes * (1.0 - ROUNDING)
+    return replace(resolved, bucket_sizes=fused([(at, wide * size) for at, size in ready], cycle, resolved.bucket_size))
 
 
 def _of_kind(

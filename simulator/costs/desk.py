@@ -26,6 +26,7 @@ class Desk:
         after_message: what a message that blocks keeps the GPU waiting for the host [s].
         end_of_step: the host's fixed time where it waits for the GPU [s].
         slice_time: the host's time for a tensor of a list [s].
+        notice: how long a gradient waits for a thread that reduces what is ready, in the mean half a cycle [s].
         fuses: whether the communication of a fused pair hides under its compute.
         unbound: whether the threads of every rank's update on the host may run on every core.
     """
@@ -36,6 +37,7 @@ class Desk:
     after_message: float = 0.0
     end_of_step: float = 0.0
     slice_time: float = 0.0
+    notice: float = 0.0
     fuses: bool = False
     unbound: bool = False
 
@@ -50,7 +52,7 @@ def desk_of(cluster: Cluster, axes: Axes, framework: Framework | None) -> Desk:
     """Return the desk of a cluster, a mesh and the framework whose host costs apply; None = the host costs nothing."""
     machine = machine_of(cluster, framework.backend if framework else "nccl")
     if framework is None:
-        return _desk(machine, axes, NO_HOST, 0.0, 0.0, 0.0, False, False)
+        return _desk(machine, axes, NO_HOST, 0.0, 0.0, 0.0, 0.0, False, False)
     pace = cluster.pace.host
     return _desk(
         machine,
@@ -59,6 +61,7 @@ def desk_of(cluster: Cluster, axes: Axes, framework: Framework | None) -> Desk:
         _message_wait(framework, axes) / pace,
         framework.step_time / pace,
         framework.slice_time / pace,
+        framework.cycle_time / 2,
         framework.fuses_pairs,
         framework.unbound_host_threads,
     )
@@ -72,6 +75,7 @@ def _desk(
     after_message: float,
     end_of_step: float,
     slice_time: float,
+    notice: float,
     fuses: bool,
     unbound: bool,
 ) -> Desk:
@@ -82,6 +86,7 @@ def _desk(
         after_message=after_message,
         end_of_step=end_of_step,
         slice_time=slice_time,
+        notice=notice,
         fuses=fuses,
         unbound=unbound,
     )

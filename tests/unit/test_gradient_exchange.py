@@ -174,18 +174,36 @@ def _between(program: Program) -> list[float]:
     return links + rows
 
 
+def test_a_part_on_its_way_hides_beside_a_step() -> None:
+    """Streaming: a P-th of the weights at a time, as much in the mean, and nobody waits where a step is long enough."""
+    parts = {"gradient_exchange": "streaming_diloco", "exchange_every": 16, "exchange_bits": 32}
+    whole = Plan(gradient_exchange="diloco", exchange_every=16)
+    found = programs(Plan(**parts, exchange_parts=4))
+    assert list(found) == ["local", "with a part on its way"]
+    assert 4 * sent(found["with a part on its way"]) == pytest.approx(sent(programs(whole)["with exchange"]))
+    slow, streamed, local = (
+        predicted(gradient_exchange="diloco", exchange_every=16),
+        predicted(**parts, exchange_parts=4),
+        predicted(gradient_exchange="local_sgd", exchange_every=1_000_000),
+    )
+    assert local.step_time < streamed.step_time < slow.step_time
+    assert streamed.breakdown["dp"] == 0.0
+    every = programs(Plan(**parts, exchange_parts=16))
+    assert list(every) == ["with a part on its way"]
+
+
 def test_every_exchange_goes_with_pipelines_and_tensor_parallelism() -> None:
     for member in EXCHANGES:
-        every = {"exchange_every": 4} if "exchange_every" in member.options else {}
-        found = predicted(tensor_parallel=2, pipeline_parallel=2, gradient_exchange=member.name, **every)
+        given = {name: 4 for name, default in member.options.items() if default is None}
+        found = predicted(tensor_parallel=2, pipeline_parallel=2, gradient_exchange=member.name, **given)
         assert found.step_time > 0.0
 
 
 @pytest.mark.parametrize(
     ("plan", "said"),
     [
-        ({"gradient_exchange": "local_sgd"}, "exchange_every is not given"),
-        ({"exchange_every": 4}, "exchange_every is a choice of diloco and local_sgd"),
+        ({"gradient_exchange": "local_sgd"}, "needs exchange_every, but it is not given"),
+        ({"exchange_every": 4}, "exchange_every is a choice of diloco or local_sgd or streaming_diloco"),
         ({"exchange_warmup": 0.1}, "choice of one_bit"),
         ({"gradient_exchange": "one_bit", "zero_stage": 1}, "momentum of all weights"),
         ({"gradient_exchange": "one_bit", "optimizer_offload": 1.0}, "optimizer_offload = 1"),
@@ -195,6 +213,10 @@ def test_every_exchange_goes_with_pipelines_and_tensor_parallelism() -> None:
         (
             {"gradient_exchange": "one_bit", "pipeline_parallel": 2, "schedule": "zb_h1", "post_validation": True},
             "post_validation = true",
+        ),
+        (
+            {"gradient_exchange": "streaming_diloco", "exchange_parts": 8, "exchange_every": 4},
+            "exchange_parts = 8 and exchange_every = 4",
         ),
         ({"gradient_exchange": "diloco", "zero_stage": 2}, "ranks that share states do not"),
         ({"gradient_exchange": "diloco", "context_parallel": 2}, "context_parallel = 2, shard_size = none"),

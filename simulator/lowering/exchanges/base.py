@@ -56,6 +56,7 @@ class Terms:
         every: steps from one exchange to the next.
         warmup: share of the steps before the first compressed one.
         bits: of a number on its way.
+        parts: of the weights, exchanged in turn.
         updated: bytes of the weight that the optimizer changes, `updated_dtype`: its format; `rewritten`: bytes of the copy for the
             products, 0 = there is none.
         gradient: bytes of a gradient.
@@ -64,6 +65,7 @@ class Terms:
     every: int = 1
     warmup: float = 0.0
     bits: int = 32
+    parts: int = 1
     updated: float = 4.0
     updated_dtype: str = "fp32"
     rewritten: float = 2.0
@@ -91,7 +93,8 @@ class GradientExchange(abc.ABC):
 
     `usual`: that of gradients alone, in every step.  `options`: choices of a plan that it takes, each with what it is where it is left
     out, or None where it must be given.  `drifts`: replicas have different weights between exchanges.  `whole`: every replica keeps
-    whole states and gradients.  `optimizers`: those it belongs to; () = all.  `unsaid`: what a prediction does not tell of it.
+    whole states and gradients.  `overlaps`: what is sent behind the update goes beside the next step.  `optimizers`: those it belongs
+    to; () = all.  `unsaid`: what a prediction does not tell of it.
     """
 
     name: str
@@ -101,6 +104,7 @@ class GradientExchange(abc.ABC):
     usual: bool = False
     drifts: bool = False
     whole: bool = False
+    overlaps: bool = False
     optimizers: tuple[str, ...] = ()
     unsaid: str = ""
 

@@ -15,7 +15,7 @@ from simulator.workload.workload import Workload
 
 __all__ = ["check_exchange", "terms_of"]
 
-_OPTIONS = {"exchange_every": "every", "exchange_warmup": "warmup", "exchange_bits": "bits"}
+_OPTIONS = {"exchange_every": "every", "exchange_warmup": "warmup", "exchange_bits": "bits", "exchange_parts": "parts"}
 """Choice of a plan -> what `Terms` calls it."""
 _OF_REDUCTIONS = ("overlap_gradients", "bucket_size", "reduce_gradients", "gradient_reduce_dtype")
 _USUAL = "gradient_exchange = 'all_reduce'"
@@ -51,6 +51,14 @@ def check_exchange(workload: Workload, plan: Plan, replicas: int, schedule: Sche
     exchange = EXCHANGES.get(plan.gradient_exchange)
     name = f"gradient_exchange = {exchange.name!r}"
     _check_options(plan, exchange)
+    if plan.exchange_parts and plan.exchange_parts > (
+        every := plan.exchange_every or exchange.options["exchange_every"] or 1
+    ):
+        refuse(
+            "of the parts that are exchanged in exchange_every steps one at most is on its way in each",
+            f"exchange_parts = {plan.exchange_parts} and exchange_every = {every}",
+            f"exchange_parts = {every:.0f}, or exchange_every = {plan.exchange_parts}",
+        )
     if exchange.usual:
         return
     if replicas == 1:
@@ -93,15 +101,13 @@ def _check_options(plan: Plan, exchange: GradientExchange) -> None:
         if value is not None and option not in exchange.options:
             takers = [one.name for one in EXCHANGES if option in one.options]
             refuse(
-                f"{option} is a choice of {' and '.join(takers)}",
+                f"{option} is a choice of {' or '.join(takers)}",
                 f"gradient_exchange = {exchange.name!r} ({option} = {value})",
                 f"leave {option} out, or gradient_exchange = {takers[0]!r}",
             )
         if value is None and option in exchange.options and exchange.options[option] is None:
             refuse(
-                f"replicas of gradient_exchange = {exchange.name!r} are on their own for some steps",
-                f"{option} is not given",
-                f"{option} = 8",
+                f"gradient_exchange = {exchange.name!r} needs {option}", "it is not given", f"{option} = 8, for example"
             )
 
 

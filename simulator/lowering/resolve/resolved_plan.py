@@ -54,6 +54,8 @@ class ResolvedPlan:
     overlap_parameters: bool
     overlap_tensor_parallel: bool
     bucket_size: float
+    bucket_sizes: tuple[float, ...] = ()
+    """Bytes of the buckets in turn, where it was seen when gradients are ready; () = each as large as `bucket_size`."""
     gradient_bytes: int
     gradient_dtype: str
     p2p: str

@@ -1,34 +1,82 @@
-"""What stands around the optimizer of a rank where replicas exchange more than gradients (`plan.gradient_exchange`)."""
+"""What stands around the optimizer of a rank where replicas exchange more than gradients (`plan.gradient_exchange`).
+
+An exchange that overlaps sends what it has to say beside a whole step, on a stream of its own, and the update of that step waits for it.
+"""
 
 from __future__ import annotations
 
 import functools
 
+import numpy as np
+
 from simulator.lowering.exchanges.base import GradientExchange, Part, StepKind, Terms
 from simulator.lowering.layers.rows import Rows
 from simulator.lowering.resolve.resolved_plan import ResolvedPlan
-from simulator.lowering.steps.parameters import Held
-from simulator.program.program import OperatorTable
+from simulator.lowering.steps.hops import BESIDE_LANE
+from simulator.lowering.steps.parameters import Held, all_alike, rank_held
+from simulator.lowering.steps.state import State
+from simulator.lowering.steps.structure import Batch, Structure
+from simulator.program.program import COLLECTIVE, Link, OperatorTable
 
-__all__ = ["exchange_pieces", "kept_for_exchange"]
+__all__ = ["add_exchange_beside", "exchange_pieces", "kept_for_exchange"]
 
 Pieces = tuple[tuple[OperatorTable, int], ...]
 
 
-def exchange_pieces(parts: tuple[Part, ...], resolved: ResolvedPlan) -> tuple[Pieces, Pieces]:
+def exchange_pieces(held: Held, resolved: ResolvedPlan) -> tuple[Pieces, Pieces]:
     """Return (operators, how often) before and behind the optimizer, in the plan's kind of step."""
-    return _pieces(resolved.exchange, resolved.step_kind, parts, resolved.exchange_terms)
+    return _made(resolved.exchange, resolved.step_kind, held.exchanged(resolved), resolved.exchange_terms)[:2]
 
 
 @functools.lru_cache(maxsize=1024)
-def _pieces(exchange: GradientExchange, kind: StepKind, parts: tuple[Part, ...], terms: Terms) -> tuple[Pieces, Pieces]:
-    """As `exchange_pieces`."""
+def _made(
+    exchange: GradientExchange, kind: StepKind, parts: tuple[Part, ...], terms: Terms
+) -> tuple[Pieces, Pieces, tuple[Link, ...]]:
+    """As `exchange_pieces`, and what goes beside the step."""
     before, behind = Rows("exchange before the update"), Rows("exchange behind the update")
     for part in parts if kind.exchanges else ():
         exchange.before(before, kind, part, terms)
         exchange.behind(behind, kind, part, terms)
+    links: tuple[Link, ...] = ()
+    if exchange.overlaps:
+        sent = [row for row in behind.rows if row["kind"] == COLLECTIVE]
+        behind.rows = [row for row in behind.rows if row["kind"] != COLLECTIVE]
+        links = tuple(
+            Link(
+                name=row["label"],
+                kind=COLLECTIVE,
+                message=row["message"],
+                dtype=row["dtype"],
+                group=row["group"],
+                pipeline_ranks=(),
+                account="dp",
+                collective=row["work"],
+            )
+            for row in sent
+        )
     first, second = (((rows.table(), 1),) if rows.rows else () for rows in (before, behind))
-    return first, second
+    return first, second, links
+
+
+def add_exchange_beside(state: State) -> None:
+    """Add what an exchange that overlaps sends beside the step."""
+    resolved, first = state.resolved, all_alike(state)
+    facts = resolved.exchange, resolved.step_kind
+    links = {
+        rank: _made(*facts, rank_held(state, rank).exchanged(resolved), resolved.exchange_terms)[2]
+        for rank in dict.fromkeys(first)
+    }
+    if any(links.values()):
+        items = {rank: tuple(state.add_item(link) for link in mine) for rank, mine in links.items()}
+        state.build(_add_beside, tuple(items[rank] for rank in first))
+
+
+def _add_beside(rows: Structure, items: tuple[tuple[int, ...], ...]) -> None:
+    """Add the links of every rank, one after the other; they wait for nothing."""
+    rank = np.repeat(np.arange(rows.ranks), [len(mine) for mine in items])
+    numbers = np.array([item for mine in items for item in mine], np.int64)
+    streams = rows.lanes(BESIDE_LANE)[rank][:, None]
+    rows.add_rows(Batch(item=numbers, kind=COLLECTIVE, rank=rank, streams=streams))
 
 
 def kept_for_exchange(held: Held, resolved: ResolvedPlan) -> float:

@@ -13,7 +13,7 @@ from simulator.lowering.memory.host_shards import shard_bytes
 from simulator.lowering.memory.offload import add_host_update
 from simulator.lowering.memory.parameter_offload import add_shards_down
 from simulator.lowering.resolve.resolved_plan import ResolvedPlan
-from simulator.lowering.steps.exchange import exchange_pieces
+from simulator.lowering.steps.exchange import add_exchange_beside, exchange_pieces
 from simulator.lowering.steps.hops import REDUCING_LANES
 from simulator.lowering.steps.orthogonal import Matrices, orthogonal_matrices, orthogonal_pieces
 from simulator.lowering.steps.parameters import (
@@ -77,6 +77,7 @@ def add_update(state: State) -> None:
     if len(state.updates):
         return  # where steps run into each other they stand amid the actions: pass `asynchronous`
     facts, updates = update_facts(state), _updates(state)
+    add_exchange_beside(state)
     rank, before = state.build(_last_reductions)
     tables: tuple[Callable[..., OperatorTable], ...] = (optimizer_table,)
     if not (resolved.clip_gradients or resolved.precision.loss_scaling):
@@ -231,7 +232,7 @@ def _segments(
         pieces = tuple([(table(own, held.all, *counts), 1) for table in tables])
         if optimizer_table in tables:
             pieces += orthogonal_pieces(state, held, matrices)
-            before, behind = exchange_pieces(held.exchanged(state.resolved), state.resolved)
+            before, behind = exchange_pieces(held, state.resolved)
             pieces = before + pieces + behind
         made = Segment(name=name, pieces=pieces, phase="optimizer", synchronises=synchronises)
         items[update] = state.add_item(made)
