@@ -266,13 +266,13 @@ class Plan(Spec):
     warm-up), local_sgd (weights, every exchange_every steps), diloco (changes of weights, with an outer optimizer),
     streaming_diloco (in parts) or another file of `simulator/lowering/exchanges`; with shard_size between the copies of the states."""
     exchange_every: Annotated[Degree | None, GRADIENTS] = None
-    """Steps from one exchange of weights to the next; left out: 500 of diloco, 100 of streaming_diloco."""
-    exchange_warmup: Annotated[Annotated[float, Field(ge=0, lt=1)] | None, GRADIENTS] = None
+    """Steps from one exchange of weights to the next; left out: 500 of diloco, 100 of streaming_diloco (local_sgd needs it)."""
+    exchange_warmup: Annotated[Annotated[float, Field(ge=0, le=0.99)] | None, GRADIENTS] = None
     """Share of the steps of one_bit that are dense; left out: 0.15."""
     exchange_bits: Annotated[Literal[4, 8, 16, 32] | None, GRADIENTS] = None
     """Bits of a number that diloco sends; left out: 32, of streaming_diloco 4."""
     exchange_parts: Annotated[Degree | None, GRADIENTS] = None
-    """Parts of the weights that streaming_diloco exchanges in turn, each once in exchange_every steps."""
+    """Parts of the weights that streaming_diloco exchanges in turn, each once in exchange_every steps; left out: 1."""
     gradient_dtype: Annotated[
         Literal["fp32", "bf16", "fp16"] | None,
         GRADIENTS,

@@ -41,7 +41,7 @@ def _passes(rows: Rows, label: str, part: Part, *passes: _Pass) -> None:
 
 
 class OneBit(GradientExchange):
-    """1-bit Adam, and 1-bit LAMB, which also keeps a fresh second moment, of which it needs norms."""
+    """1-bit Adam; of 1-bit LAMB all but the fresh second moment that it keeps beside."""
 
     name = "one_bit"
     aliases = ("onebit", "1bit_adam", "1bit_lamb")

@@ -18,7 +18,7 @@ class StreamingDiLoCo(DiLoCo):
 
     name = "streaming_diloco"
     source = "Douillard et al., Streaming DiLoCo, arXiv 2501.18512: parts in turn, overlap, 4 bits"
-    options: ClassVar[Mapping[str, float | None]] = {"exchange_every": 100, "exchange_bits": 4, "exchange_parts": None}
+    options: ClassVar[Mapping[str, float | None]] = {"exchange_every": 100, "exchange_bits": 4, "exchange_parts": 1}
     overlaps = True
 
     def kinds(self, terms: Terms) -> tuple[StepKind, ...]:

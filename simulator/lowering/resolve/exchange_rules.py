@@ -55,7 +55,7 @@ def check_exchange(workload: Workload, plan: Plan, replicas: int, schedule: Sche
         every := plan.exchange_every or exchange.options["exchange_every"] or 1
     ):
         refuse(
-            "of the parts that are exchanged in exchange_every steps one at most is on its way in each",
+            "exchange_parts go in turn, each once in exchange_every steps, one in a step",
             f"exchange_parts = {plan.exchange_parts} and exchange_every = {every}",
             f"exchange_parts = {every:.0f}, or exchange_every = {plan.exchange_parts}",
         )
