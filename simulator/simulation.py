@@ -11,7 +11,7 @@ from typing import Any
 
 from simulator.costs.ranks import price_ranks
 from simulator.engine import run
-from simulator.errors import ProgramError, SpecError
+from simulator.errors import ProgramError, SpecError, refuse
 from simulator.hardware.cluster import Cluster
 from simulator.hardware.parts import Part
 from simulator.job import Job
@@ -67,6 +67,12 @@ def simulate(
     (True, True)
     """
     resolved = resolve(workload, plan, cluster.world_size, f"cluster {cluster.name!r}", tries=True)
+    if resolved.exchange.one_process and cluster.nodes > 1:
+        refuse(
+            "one process has the GPUs of one node",
+            f"gradient_exchange = {resolved.exchange.name!r} and {cluster.nodes} nodes of cluster {cluster.name!r}",
+            f"cluster.gpus = {cluster.gpus_per_node}, or framework = 'pytorch_ddp'",
+        )
     resolved = _fusing(workload, resolved, cluster, engine, fold)
     beyond = beyond_framework(resolved.framework, resolved.schedule, plan)
     noted = (

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import functools
+import math
 from dataclasses import dataclass
 
 from simulator.costs.host_time import NO_HOST, HostTimes, host_times
 from simulator.costs.tables import Machine, machine_of
 from simulator.hardware.cluster import Cluster
+from simulator.lowering.exchanges import EXCHANGES
 from simulator.plan.framework import Framework
 from simulator.program.prices import account_of
 from simulator.remembered import kept
@@ -54,10 +56,11 @@ def desk_of(cluster: Cluster, axes: Axes, framework: Framework | None) -> Desk:
     if framework is None:
         return _desk(machine, axes, NO_HOST, 0.0, 0.0, 0.0, 0.0, False, False)
     pace = cluster.pace.host
+    gpus = math.prod(size for _, size in axes) if EXCHANGES.get(framework.gradient_exchange).one_process else 1
     return _desk(
         machine,
         axes,
-        host_times(framework, cluster.node.host, pace),
+        host_times(framework, cluster.node.host, pace / gpus),
         _message_wait(framework, axes) / pace,
         framework.step_time / pace,
         framework.slice_time / pace,

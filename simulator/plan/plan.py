@@ -261,10 +261,11 @@ class Plan(Spec):
     ] = "step"
     """When replicas add gradients: once per "step" (accumulation under DistributedDataParallel's no_sync), or after every
     "microbatch", as its plain loop does, whose next forward waits for that."""
-    gradient_exchange: Annotated[str, GRADIENTS] = "all_reduce"
+    gradient_exchange: Annotated[str | None, GRADIENTS, FrameworkDefault("gradient_exchange")] = None
     """What replicas exchange, and in which steps: all_reduce (gradients, in every step), one_bit (signs of the momentum, after a dense
-    warm-up), local_sgd (weights, every exchange_every steps), diloco (changes of weights, with an outer optimizer),
-    streaming_diloco (in parts) or another file of `simulator/lowering/exchanges`; with shard_size between the copies of the states."""
+    warm-up), local_sgd (weights, every exchange_every steps), diloco (changes of weights, with an outer optimizer), streaming_diloco
+    (in parts), one_process (all through GPU 0: torch's DataParallel) or another file of `simulator/lowering/exchanges`; with
+    shard_size between the copies of the states."""
     exchange_every: Annotated[Degree | None, GRADIENTS] = None
     """Steps from one exchange of weights to the next; left out: 500 of diloco, 100 of streaming_diloco (local_sgd needs it)."""
     exchange_warmup: Annotated[Annotated[float, Field(ge=0, le=0.99)] | None, GRADIENTS] = None

@@ -68,7 +68,7 @@ class ExchangeContract:
         Raises:
             AssertionError: they do not.
         """
-        kinds = self.exchange.kinds(terms)
+        kinds = self.exchange.step_kinds(terms)
         self._require(math.isclose(sum(kind.share for kind in kinds), 1.0), f"shares of its kinds add up to 1: {kinds}")
         self._require(all(kind.share > 0.0 for kind in kinds), f"every kind of step occurs: {kinds}")
         self._require(len({kind.name for kind in kinds}) == len(kinds), f"every kind has a name of its own: {kinds}")
@@ -84,7 +84,7 @@ class ExchangeContract:
         """
         kept = self.exchange.state(_PART, terms)
         self._require(math.isfinite(kept) and kept >= 0.0, f"it keeps a finite number of bytes: {kept}")
-        for kind in self.exchange.kinds(terms):
+        for kind in self.exchange.step_kinds(terms):
             tables = self._tables(kind, _PART, terms)
             small = self._tables(kind, replace(_PART, weights=_PART.weights / 2), terms)
             for table, half in zip(tables, small, strict=True):

@@ -17,7 +17,7 @@ def test_every_exchange_keeps_the_contract(member: GradientExchange) -> None:
 class _Broken(GradientExchange):
     name, source, unsaid, kept = "test_exchanges", "nowhere", "all", (EVERY_STEP,)
 
-    def kinds(self, terms: Terms) -> tuple[StepKind, ...]:
+    def step_kinds(self, terms: Terms) -> tuple[StepKind, ...]:
         return self.kept
 
 

@@ -67,7 +67,7 @@ FIELDS: dict[str, tuple[Any, ...]] = {
     "plan.overlap_tensor_parallel": (True, False),
     "plan.bucket_size": (4194304.0, 67108864.0),
     "plan.reduce_gradients": ("step", "microbatch"),
-    "plan.gradient_exchange": ("all_reduce", "one_bit", "local_sgd", "diloco", "streaming_diloco"),
+    "plan.gradient_exchange": ("all_reduce", "one_bit", "local_sgd", "diloco", "streaming_diloco", "one_process"),
     "plan.exchange_every": (1, 4, 500),
     "plan.exchange_warmup": (0.0, 0.5),
     "plan.exchange_bits": (4, 8, 16),

@@ -193,7 +193,7 @@ def test_a_part_on_its_way_hides_beside_a_step() -> None:
 
 
 def test_every_exchange_goes_with_pipelines_and_tensor_parallelism() -> None:
-    for member in EXCHANGES:
+    for member in [member for member in EXCHANGES if not member.one_process]:
         given = {name: 4 for name, default in member.options.items() if default is None}
         found = predicted(tensor_parallel=2, pipeline_parallel=2, gradient_exchange=member.name, **given)
         assert found.step_time > 0.0

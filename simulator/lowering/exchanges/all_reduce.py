@@ -15,6 +15,6 @@ class AllReduce(GradientExchange):
     usual = True
     source = "Li et al., arXiv 2006.15704; Rajbhandari et al., arXiv 1910.02054"
 
-    def kinds(self, terms: Terms) -> tuple[StepKind, ...]:
+    def step_kinds(self, terms: Terms) -> tuple[StepKind, ...]:
         """Return one kind."""
         return (EVERY_STEP,)

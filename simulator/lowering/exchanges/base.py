@@ -60,6 +60,7 @@ class Terms:
         updated: bytes of the weight that the optimizer changes, `updated_dtype`: its format; `rewritten`: bytes of the copy for the
             products, 0 = there is none.
         gradient: bytes of a gradient.
+        tokens: of a microbatch on a GPU.
     """
 
     every: int = 1
@@ -70,6 +71,7 @@ class Terms:
     updated_dtype: str = "fp32"
     rewritten: float = 2.0
     gradient: float = 4.0
+    tokens: float = 1024.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,8 +95,9 @@ class GradientExchange(abc.ABC):
 
     `usual`: that of gradients alone, in every step.  `options`: choices of a plan that it takes, each with what it is where it is left
     out, or None where it must be given.  `drifts`: replicas have different weights between exchanges.  `whole`: every replica keeps
-    whole states and gradients.  `overlaps`: what is sent behind the update goes beside the next step.  `optimizers`: those it belongs
-    to; () = all.  `unsaid`: what a prediction does not tell of it.
+    whole states and gradients.  `overlaps`: what is sent behind the update goes beside the next step.  `one_process`: one GPU has what
+    all others need, and one thread launches the kernels of all.  `optimizers`: those it belongs to; () = all.  `unsaid`: what a
+    prediction does not tell of it.
     """
 
     name: str
@@ -105,11 +108,12 @@ class GradientExchange(abc.ABC):
     drifts: bool = False
     whole: bool = False
     overlaps: bool = False
+    one_process: bool = False
     optimizers: tuple[str, ...] = ()
     unsaid: str = ""
 
     @abc.abstractmethod
-    def kinds(self, terms: Terms) -> tuple[StepKind, ...]:
+    def step_kinds(self, terms: Terms) -> tuple[StepKind, ...]:
         """Return the kinds of steps, the one with least to send first."""
 
     def before(self, rows: Rows, kind: StepKind, part: Part, terms: Terms) -> None:

@@ -22,7 +22,7 @@ __all__ = ["DiLoCo"]
 
 
 class DiLoCo(GradientExchange):
-    """Changes since the last exchange in fp32, bf16, or 8 or 4 bits, which their owners add up in fp32 (arXiv 2501.18512, section 3.3)."""
+    """Changes since the last exchange in fp32, bf16, or 8 or 4 bits, which their owners add up in fp32, as Streaming DiLoCo adds 4 bits."""
 
     name = "diloco"
     source = "Douillard et al., DiLoCo, arXiv 2311.08105, algorithm 1"
@@ -30,7 +30,7 @@ class DiLoCo(GradientExchange):
     drifts = True
     unsaid = "what replicas that differ for some steps cost in steps to an accuracy"
 
-    def kinds(self, terms: Terms) -> tuple[StepKind, ...]:
+    def step_kinds(self, terms: Terms) -> tuple[StepKind, ...]:
         """See `local_steps`."""
         return local_steps(terms.every)
 

@@ -31,7 +31,7 @@ class LocalSgd(GradientExchange):
     drifts = True
     unsaid = "what replicas that differ for some steps cost in steps to an accuracy"
 
-    def kinds(self, terms: Terms) -> tuple[StepKind, ...]:
+    def step_kinds(self, terms: Terms) -> tuple[StepKind, ...]:
         """See `local_steps`."""
         return local_steps(terms.every)
 

@@ -51,7 +51,7 @@ class OneBit(GradientExchange):
     optimizers = ("adam", "lamb")
     unsaid = "what signs in place of gradients cost in steps to an accuracy"
 
-    def kinds(self, terms: Terms) -> tuple[StepKind, ...]:
+    def step_kinds(self, terms: Terms) -> tuple[StepKind, ...]:
         """Return compressed and dense steps."""
         dense = (StepKind("dense", terms.warmup),) if terms.warmup else ()
         return (StepKind("compressed", 1.0 - terms.warmup, adds=False, exchanges=True), *dense)

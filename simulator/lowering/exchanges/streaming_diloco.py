@@ -21,7 +21,7 @@ class StreamingDiLoCo(DiLoCo):
     options: ClassVar[Mapping[str, float | None]] = {"exchange_every": 100, "exchange_bits": 4, "exchange_parts": 1}
     overlaps = True
 
-    def kinds(self, terms: Terms) -> tuple[StepKind, ...]:
+    def step_kinds(self, terms: Terms) -> tuple[StepKind, ...]:
         """Return steps without and with a part on its way."""
         share = terms.parts / terms.every
         streams = StepKind("with a part on its way", share, adds=False, exchanges=True)

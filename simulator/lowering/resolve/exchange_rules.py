@@ -7,6 +7,7 @@ from typing import Any
 from simulator.errors import refuse
 from simulator.lowering.exchanges import EXCHANGES
 from simulator.lowering.exchanges.base import GradientExchange, Terms
+from simulator.plan.framework import Framework
 from simulator.plan.plan import Plan
 from simulator.schedules.base import Schedule
 from simulator.workload.optimizers import OPTIMIZERS
@@ -21,7 +22,7 @@ _OF_REDUCTIONS = ("overlap_gradients", "bucket_size", "reduce_gradients", "gradi
 _USUAL = "gradient_exchange = 'all_reduce'"
 
 
-def terms_of(plan: Plan, exchange: GradientExchange, numbers: Precision, gradient_bytes: float) -> Terms:
+def terms_of(plan: Plan, exchange: GradientExchange, numbers: Precision, gradient_bytes: float, tokens: float) -> Terms:
     """Return what a plan says of its exchange, what it leaves open as the member has it."""
     said: dict[str, Any] = {
         _OPTIONS[name]: default if getattr(plan, name) is None else getattr(plan, name)
@@ -33,11 +34,14 @@ def terms_of(plan: Plan, exchange: GradientExchange, numbers: Precision, gradien
         updated_dtype="fp32" if master else numbers.compute,
         rewritten=float(numbers.element) if master else 0.0,
         gradient=gradient_bytes,
+        tokens=tokens,
         **said,
     )
 
 
-def check_exchange(workload: Workload, plan: Plan, replicas: int, schedule: Schedule, post_validates: bool) -> None:
+def check_exchange(
+    workload: Workload, plan: Plan, exchange: GradientExchange, replicas: int, schedule: Schedule, post_validates: bool
+) -> None:
     """Refuse an exchange that could have no effect, or that the rest of the plan does not let be.
 
     Args:
@@ -46,9 +50,7 @@ def check_exchange(workload: Workload, plan: Plan, replicas: int, schedule: Sche
 
     Raises:
         PlanError: with the rule, the values and a way out.
-        UnknownNameError: nobody bears its name.
     """
-    exchange = EXCHANGES.get(plan.gradient_exchange)
     name = f"gradient_exchange = {exchange.name!r}"
     _check_options(plan, exchange)
     if plan.exchange_parts and plan.exchange_parts > (
@@ -60,6 +62,8 @@ def check_exchange(workload: Workload, plan: Plan, replicas: int, schedule: Sche
             f"exchange_parts = {every:.0f}, or exchange_every = {plan.exchange_parts}",
         )
     if exchange.usual:
+        return
+    if replicas == 1 and plan.gradient_exchange is None:
         return
     if replicas == 1:
         refuse("replicas exchange gradients or weights", f"data_parallel = 1 and {name}", "leave gradient_exchange out")
@@ -92,6 +96,38 @@ def check_exchange(workload: Workload, plan: Plan, replicas: int, schedule: Sche
         )
     if exchange.drifts:
         _check_drift(plan, name, replicas)
+
+
+def check_one_process(
+    plan: Plan, framework: Framework, exchange: GradientExchange, replicas: int, microbatches: int
+) -> None:
+    """Refuse one process for all GPUs where a code has one for each, and what such a code cannot split.
+
+    Raises:
+        PlanError: with the rule, the values and a way out.
+    """
+    if exchange.one_process != EXCHANGES.get(framework.gradient_exchange).one_process:
+        refuse(
+            "one process launches the kernels of all GPUs, or each its own",
+            f"gradient_exchange = {exchange.name!r} and framework = {framework.name!r}",
+            f"gradient_exchange = {framework.gradient_exchange!r}, or framework = "
+            + ("'torch_data_parallel'" if exchange.one_process else "'pytorch_ddp'"),
+        )
+    if not exchange.one_process or replicas == 1:
+        return
+    split = [f"{name}_parallel" for name in ("tensor", "context", "pipeline", "expert")]
+    for field in (name for name in split if getattr(plan, name) > 1):
+        refuse(
+            f"gradient_exchange = {exchange.name!r} divides a batch over GPUs, each with the whole model",
+            f"{field} = {getattr(plan, field)}",
+            f"{field} = 1, or framework = 'pytorch_ddp'",
+        )
+    if microbatches > 1 or plan.loss_chunks:
+        refuse(
+            f"with gradient_exchange = {exchange.name!r} GPU 0 computes the loss of a whole batch at once",
+            f"a step has {microbatches} microbatches" if microbatches > 1 else f"loss_chunks = {plan.loss_chunks}",
+            "a smaller global_batch_size, or a larger microbatch_size" if microbatches > 1 else "leave loss_chunks out",
+        )
 
 
 def _check_options(plan: Plan, exchange: GradientExchange) -> None:

@@ -99,7 +99,7 @@ class ResolvedPlan:
     @property
     def step_kinds(self) -> tuple[StepKind, ...]:
         """Kinds of steps of a run; the one with least to send first."""
-        return self.exchange.kinds(self.exchange_terms)
+        return self.exchange.step_kinds(self.exchange_terms)
 
     @property
     def divides_stream(self) -> bool:
@@ -251,8 +251,9 @@ def resolve(
     adds = framework.accumulates_unsharded and plan.zero_stage == 3 and facts.microbatches > 1
     reduce: str = plan.fsdp_reduce or plan.fsdp_gather or ("step" if unsharded or adds else "microbatch")
     axes, groups = facts.mesh
-    exchange = EXCHANGES.get(plan.gradient_exchange)
-    terms = terms_of(plan, exchange, numbers, BYTES_PER_ELEMENT[facts.gradient])
+    exchange = facts.exchanges
+    tokens = float(plan.microbatch_size * workload.sequence_length)
+    terms = terms_of(plan, exchange, numbers, BYTES_PER_ELEMENT[facts.gradient], tokens)
     return ResolvedPlan(
         tensor_parallel=plan.tensor_parallel,
         context_parallel=plan.context_parallel,
@@ -310,7 +311,7 @@ def resolve(
         layout=facts.layout,
         exchange=exchange,
         exchange_terms=terms,
-        step_kind=exchange.kinds(terms)[0],
+        step_kind=exchange.step_kinds(terms)[0],
         style=facts.style,
         precision=numbers,
         framework=framework,
