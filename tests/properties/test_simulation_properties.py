@@ -204,6 +204,7 @@ PLAN_FIELDS: dict[str, tuple[dict[str, Any], Any, Any]] = {
     "gradient_exchange": ({}, "all_reduce", "one_bit"),
     "exchange_every": ({"gradient_exchange": "local_sgd"}, 4, 8),
     "exchange_warmup": ({"gradient_exchange": "one_bit"}, None, 0.5),
+    "exchange_rank": ({"gradient_exchange": "power_sgd"}, 2, 4),
     "exchange_parts": ({"gradient_exchange": "streaming_diloco"}, 4, 8),
     "exchange_bits": ({"gradient_exchange": "diloco"}, None, 4),
     "quantized_weights": ({"zero_stage": 3}, False, True),

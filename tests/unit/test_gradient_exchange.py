@@ -124,6 +124,27 @@ def test_speed_of_one_bit_adam_on_ethernet() -> None:
     assert dense.step_time / signs.step_time == pytest.approx(3.5, rel=0.05)
 
 
+def test_factors_of_low_rank_in_place_of_matrices() -> None:
+    """Vogels et al., arXiv 1905.13727: r (n + m) numbers of an n x m matrix, P and Q in an all_reduce each; vectors as they are."""
+    model, r = load_model("gpt2_355m"), 4
+    found = programs(Plan(gradient_exchange="power_sgd", exchange_rank=r))["compressed"]
+    h, layers = model.hidden, model.layers
+    sides = (
+        layers * (3 * 2 * h + 2 * h + 5 * h + 5 * h) + model.vocabulary + h
+    )  # queries, keys and values are a matrix each
+    whole = model.parameters - layers * 12 * h * h - model.vocabulary * h
+    assert sent(found) == pytest.approx(2 * 4.0 * (r * sides + whole), rel=0.01)
+    assert 20 < sent(programs(Plan(overlap_gradients=False))["every step"]) / sent(found)
+
+
+def test_a_rank_that_saves_less_than_half_is_not_taken() -> None:
+    """Of a matrix of 1,024 x 1,024 with rank 512: the gradient goes as it is."""
+    program = programs(Plan(gradient_exchange="power_sgd", exchange_rank=512))["compressed"]
+    labels = {t.label[r] for i in program.items for t, _ in getattr(i, "pieces", ()) for r in range(len(t.work))}
+    assert "whole gradients all_reduce" in labels
+    assert sent(program) > sent(programs(Plan(overlap_gradients=False))["every step"]) / 2
+
+
 def test_local_steps_send_nothing_and_volume_falls_as_one_over_k() -> None:
     volumes = []
     for every in (1, 4, 16):

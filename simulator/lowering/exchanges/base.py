@@ -57,6 +57,7 @@ class Terms:
         warmup: share of the steps before the first compressed one.
         bits: of a number on its way.
         parts: of the weights, exchanged in turn.
+        rank: of what stands for a matrix.
         updated: bytes of the weight that the optimizer changes, `updated_dtype`: its format; `rewritten`: bytes of the copy for the
             products, 0 = there is none.
         gradient: bytes of a gradient.
@@ -67,6 +68,7 @@ class Terms:
     warmup: float = 0.0
     bits: int = 32
     parts: int = 1
+    rank: int = 1
     updated: float = 4.0
     updated_dtype: str = "fp32"
     rewritten: float = 2.0
@@ -82,12 +84,14 @@ class Part:
         what: "" or which.
         weights: on a GPU of the group [count].
         group: its mesh axes; `ranks`: how many there are.
+        matrices: of these weights (how many alike, rows, columns), where the exchange asks for them (`by_matrix`).
     """
 
     what: str = ""
     weights: float
     group: tuple[str, ...] = ("dp",)
     ranks: int
+    matrices: tuple[tuple[int, int, int], ...] = ()
 
 
 class GradientExchange(abc.ABC):
@@ -96,7 +100,8 @@ class GradientExchange(abc.ABC):
     `usual`: that of gradients alone, in every step.  `options`: choices of a plan that it takes, each with what it is where it is left
     out, or None where it must be given.  `drifts`: replicas have different weights between exchanges.  `whole`: every replica keeps
     whole states and gradients.  `overlaps`: what is sent behind the update goes beside the next step.  `one_process`: one GPU has what
-    all others need, and one thread launches the kernels of all.  `optimizers`: those it belongs to; () = all.  `unsaid`: what a
+    all others need, and one thread launches the kernels of all.  `by_matrix`: what is sent depends on the shapes of
+    matrices.  `optimizers`: those it belongs to; () = all.  `unsaid`: what a
     prediction does not tell of it.
     """
 
@@ -109,6 +114,7 @@ class GradientExchange(abc.ABC):
     whole: bool = False
     overlaps: bool = False
     one_process: bool = False
+    by_matrix: bool = False
     optimizers: tuple[str, ...] = ()
     unsaid: str = ""
 

@@ -16,7 +16,13 @@ from simulator.workload.workload import Workload
 
 __all__ = ["check_exchange", "terms_of"]
 
-_OPTIONS = {"exchange_every": "every", "exchange_warmup": "warmup", "exchange_bits": "bits", "exchange_parts": "parts"}
+_OPTIONS = {
+    "exchange_every": "every",
+    "exchange_warmup": "warmup",
+    "exchange_bits": "bits",
+    "exchange_parts": "parts",
+    "exchange_rank": "rank",
+}
 """Choice of a plan -> what `Terms` calls it."""
 _OF_REDUCTIONS = ("overlap_gradients", "bucket_size", "reduce_gradients", "gradient_reduce_dtype")
 _USUAL = "gradient_exchange = 'all_reduce'"

@@ -10,22 +10,37 @@ import functools
 import numpy as np
 
 from simulator.lowering.exchanges.base import GradientExchange, Part, StepKind, Terms
+from simulator.lowering.layers.holdings import Matrix
 from simulator.lowering.layers.rows import Rows
 from simulator.lowering.resolve.resolved_plan import ResolvedPlan
+from simulator.lowering.steps.assign import Chunk
 from simulator.lowering.steps.hops import BESIDE_LANE
-from simulator.lowering.steps.parameters import Held, all_alike, rank_held
+from simulator.lowering.steps.orthogonal import matrices_of
+from simulator.lowering.steps.parameters import Held, Matrices, all_alike, rank_held, table_copies, table_size
 from simulator.lowering.steps.state import State
 from simulator.lowering.steps.structure import Batch, Structure
 from simulator.program.program import COLLECTIVE, Link, OperatorTable
 
-__all__ = ["add_exchange_beside", "exchange_pieces", "kept_for_exchange"]
+__all__ = ["add_exchange_beside", "exchange_pieces", "exchanged_matrices", "kept_for_exchange"]
 
 Pieces = tuple[tuple[OperatorTable, int], ...]
 
 
-def exchange_pieces(held: Held, resolved: ResolvedPlan) -> tuple[Pieces, Pieces]:
+def exchanged_matrices(state: State, chunks: tuple[Chunk, ...]) -> Matrices:
+    """Return the matrices of some chunks, tables of the vocabulary among them, where what replicas send depends on their shapes."""
+    if not state.resolved.exchange.by_matrix:
+        return ()
+    kinds = tuple(kind for chunk in chunks for kind in chunk.kinds)
+    tables = len(set(table_copies(kinds, state.workload.model.tied_embeddings)))
+    hidden = state.workload.model.hidden
+    table = Matrix(1, round(table_size(state) / hidden), hidden, experts=False)
+    return (*matrices_of(state, chunks), *([(table, tables)] if tables else []))
+
+
+def exchange_pieces(held: Held, resolved: ResolvedPlan, matrices: Matrices) -> tuple[Pieces, Pieces]:
     """Return (operators, how often) before and behind the optimizer, in the plan's kind of step."""
-    return _made(resolved.exchange, resolved.step_kind, held.exchanged(resolved), resolved.exchange_terms)[:2]
+    parts = held.exchanged(resolved, matrices)
+    return _made(resolved.exchange, resolved.step_kind, parts, resolved.exchange_terms)[:2]
 
 
 @functools.lru_cache(maxsize=1024)

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from simulator.lowering.exchanges.base import Part
+from simulator.lowering.layers.holdings import Matrix
 from simulator.lowering.resolve.resolved_plan import ResolvedPlan
 from simulator.lowering.steps.assign import Chunk, Chunks
 from simulator.lowering.steps.state import State
@@ -25,6 +26,7 @@ from simulator.workload.optimizers import OPTIMIZERS
 
 __all__ = [
     "Held",
+    "Matrices",
     "all_alike",
     "chunk_held",
     "contents",
@@ -38,6 +40,10 @@ __all__ = [
     "table_size",
     "words",
 ]
+
+
+Matrices = tuple[tuple[Matrix, int], ...]
+"""Matrices of a rank, each with how many layers have it."""
 
 
 class Held(NamedTuple):
@@ -84,8 +90,12 @@ class Held(NamedTuple):
                 out.append((what, steps))
         return out
 
-    def exchanged(self, resolved: ResolvedPlan) -> tuple[Part, ...]:
-        """Return what a GPU exchanges with the others that hold the same: shards between copies of the states, else all weights."""
+    def exchanged(self, resolved: ResolvedPlan, matrices: Matrices = ()) -> tuple[Part, ...]:
+        """Return what a GPU exchanges with the others that hold the same: shards between copies of the states, else all weights.
+
+        Args:
+            matrices: of all weights, where the exchange depends on them.
+        """
         groups, dense = resolved.groups, self.all - self.experts
         parts = [("", dense, resolved.shard_size, resolved.replicas, groups.replicas)]
         if self.experts:
@@ -96,7 +106,8 @@ class Held(NamedTuple):
             if resolved.copies > 1:
                 weights, ranks, axes = weights / shards, resolved.copies, groups.copies
             if weights and ranks > 1:
-                found.append(Part(what=what, weights=weights, group=axes, ranks=ranks))
+                mine = tuple([(n * m.many, m.rows, m.columns) for m, n in matrices if m.experts == bool(what)])
+                found.append(Part(what=what, weights=weights, group=axes, ranks=ranks, matrices=mine))
         return tuple(found)
 
 
