@@ -11,7 +11,7 @@ from typing import Any
 
 from simulator.costs.ranks import price_ranks
 from simulator.engine import run
-from simulator.errors import ProgramError, SpecError
+from simulator.errors import ProgramError, SpecError, refuse
 from simulator.hardware.cluster import Cluster
 from simulator.hardware.parts import Part
 from simulator.job import Job
@@ -22,6 +22,8 @@ from simulator.lowering.steps.bucket_parts import is_cut
 from simulator.plan.plan import Plan
 from simulator.program.program import Program
 from simulator.program.spec import verify
+from simulator.report.fused_buckets import fused, ready_gradients
+from simulator.report.mean_prediction import OneKind, mean_prediction
 from simulator.report.prediction import Prediction, measure
 from simulator.report.trained import trained_by
 from simulator.specs import files_as_they_are
@@ -30,6 +32,9 @@ from simulator.workload.layer_kind import is_layer
 from simulator.workload.workload import Workload
 
 __all__ = ["simulate", "simulate_job", "simulate_program"]
+
+ROUNDING = 1e-9
+"""Sums of bytes are made in another order where a bucket is filled than where it was seen."""
 
 
 @files_as_they_are()
@@ -62,16 +67,50 @@ def simulate(
     (True, True)
     """
     resolved = resolve(workload, plan, cluster.world_size, f"cluster {cluster.name!r}", tries=True)
-    program = lower_resolved(workload, resolved)
-    verify(program)
-    priced = price_ranks(program, cluster, fold)
-    trace = run(priced.program, priced.prices, engine)
+    if resolved.exchange.one_process and cluster.nodes > 1:
+        refuse(
+            "one process has the GPUs of one node",
+            f"gradient_exchange = {resolved.exchange.name!r} and {cluster.nodes} nodes of cluster {cluster.name!r}",
+            f"cluster.gpus = {cluster.gpus_per_node}, or framework = 'pytorch_ddp'",
+        )
+    resolved = _fusing(workload, resolved, cluster, engine, fold)
     beyond = beyond_framework(resolved.framework, resolved.schedule, plan)
     noted = (
         *assumptions,
         *_small_bucket(workload, resolved, plan),
         *([f"{beyond}: predicted as if it did"] if beyond else []),
     )
+    return mean_prediction(
+        tuple(
+            OneKind(
+                kind.name,
+                kind.share,
+                _of_kind(workload, replace(resolved, step_kind=kind), cluster, engine, noted, fold),
+            )
+            for kind in resolved.step_kinds
+        )
+    )
+
+
+def _fusing(workload: Workload, resolved: ResolvedPlan, cluster: Cluster, engine: str, fold: bool) -> ResolvedPlan:
+    """Say which gradients are reduced together where a thread takes what is ready: as it is in a step that reduces each by itself."""
+    cycle = resolved.framework.cycle_time
+    if not (cycle and resolved.overlap_gradients and resolved.zero_stage == 0 and resolved.pipeline_parallel == 1):
+        return resolved
+    each = _of_kind(workload, replace(resolved, bucket_sizes=(1.0,)), cluster, engine, (), fold)
+    ready = ready_gradients(each.program, each.trace)
+    wide = resolved.gradient_bytes / resolved.reduce_bytes * (1.0 - ROUNDING)
+    return replace(resolved, bucket_sizes=fused([(at, wide * size) for at, size in ready], cycle, resolved.bucket_size))
+
+
+def _of_kind(
+    workload: Workload, resolved: ResolvedPlan, cluster: Cluster, engine: str, noted: tuple[str, ...], fold: bool
+) -> Prediction:
+    """Return the prediction of a plan's step of one kind."""
+    program = lower_resolved(workload, resolved)
+    verify(program)
+    priced = price_ranks(program, cluster, fold)
+    trace = run(priced.program, priced.prices, engine)
     facts = _provenance(resolved, priced.cluster, noted, cluster.parts)
     return measure(trace, priced.program, priced.prices, workload, priced.cluster, facts, priced.ranks)
 
@@ -143,6 +182,14 @@ def _small_bucket(workload: Workload, resolved: ResolvedPlan, plan: Plan) -> tup
     )
 
 
+def _exchange(resolved: ResolvedPlan) -> dict[str, Any]:
+    """What the provenance says of an exchange of which a step time does not tell all."""
+    exchange = resolved.exchange
+    if not exchange.unsaid:
+        return {}
+    return {"gradient_exchange": exchange.name, "unsaid": exchange.unsaid}
+
+
 def _provenance(
     resolved: Any, cluster: Cluster, assumptions: tuple[str, ...], parts: tuple[Part, ...]
 ) -> dict[str, Any]:
@@ -164,5 +211,6 @@ def _provenance(
             "assumptions": list(assumptions),
         }
         | stale
+        | _exchange(resolved)
         | ({"parts": [part.text for part in parts]} if parts else {})
     )

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import functools
+import math
 from dataclasses import dataclass
 
 from simulator.costs.host_time import NO_HOST, HostTimes, host_times
 from simulator.costs.tables import Machine, machine_of
 from simulator.hardware.cluster import Cluster
+from simulator.lowering.exchanges import EXCHANGES
 from simulator.plan.framework import Framework
 from simulator.program.prices import account_of
 from simulator.remembered import kept
@@ -26,6 +28,7 @@ class Desk:
         after_message: what a message that blocks keeps the GPU waiting for the host [s].
         end_of_step: the host's fixed time where it waits for the GPU [s].
         slice_time: the host's time for a tensor of a list [s].
+        notice: how long a gradient waits for a thread that reduces what is ready, in the mean half a cycle [s].
         fuses: whether the communication of a fused pair hides under its compute.
         unbound: whether the threads of every rank's update on the host may run on every core.
     """
@@ -36,6 +39,7 @@ class Desk:
     after_message: float = 0.0
     end_of_step: float = 0.0
     slice_time: float = 0.0
+    notice: float = 0.0
     fuses: bool = False
     unbound: bool = False
 
@@ -50,15 +54,17 @@ def desk_of(cluster: Cluster, axes: Axes, framework: Framework | None) -> Desk:
     """Return the desk of a cluster, a mesh and the framework whose host costs apply; None = the host costs nothing."""
     machine = machine_of(cluster, framework.backend if framework else "nccl")
     if framework is None:
-        return _desk(machine, axes, NO_HOST, 0.0, 0.0, 0.0, False, False)
+        return _desk(machine, axes, NO_HOST, 0.0, 0.0, 0.0, 0.0, False, False)
     pace = cluster.pace.host
+    gpus = math.prod(size for _, size in axes) if EXCHANGES.get(framework.gradient_exchange).one_process else 1
     return _desk(
         machine,
         axes,
-        host_times(framework, cluster.node.host, pace),
+        host_times(framework, cluster.node.host, pace / gpus),
         _message_wait(framework, axes) / pace,
         framework.step_time / pace,
         framework.slice_time / pace,
+        framework.cycle_time / 2,
         framework.fuses_pairs,
         framework.unbound_host_threads,
     )
@@ -72,6 +78,7 @@ def _desk(
     after_message: float,
     end_of_step: float,
     slice_time: float,
+    notice: float,
     fuses: bool,
     unbound: bool,
 ) -> Desk:
@@ -82,6 +89,7 @@ def _desk(
         after_message=after_message,
         end_of_step=end_of_step,
         slice_time=slice_time,
+        notice=notice,
         fuses=fuses,
         unbound=unbound,
     )

@@ -117,7 +117,8 @@ def price_item(item: Segment | FusedSegment | Link, desk: Desk) -> ItemPrice:
         SpecError: something is put on the host, and the node's file does not say what memory it has.
     """
     if isinstance(item, Segment):
-        return _segment(item.pieces, item.synchronises, desk)
+        price = _segment(item.pieces, item.synchronises, desk)
+        return replace(price, latency=desk.notice) if desk.notice and item.phase == "backward" else price
     if isinstance(item, FusedSegment):
         return _pair(item.first.pieces, item.second.pieces, desk)
     if item.kind not in (COPY, TRANSFER) and not desk.names.issuperset(item.group):

@@ -10,7 +10,7 @@ operations take their fraction of it.  So a product that the power limit slows d
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,7 @@ from simulator.hardware.cluster import Cluster
 from simulator.hardware.power import Power, PowerCoefficients, load_power_coefficients
 from simulator.program.prices import ACCOUNTS
 from simulator.program.program import COMPUTE, Link
+from simulator.report.mean_prediction import MeanPrediction
 from simulator.report.prediction import Prediction
 from simulator.report.table import Section
 from simulator.units import show
@@ -105,6 +106,8 @@ def step_power(prediction: Prediction, cluster: Cluster, power: Power) -> StepPo
     >>> 250 < found.gpu < found.gpu_peak <= 400
     True
     """
+    if isinstance(prediction, MeanPrediction):
+        return _mean_power(prediction, cluster, power)
     numbers, machine = load_power_coefficients(), machine_of(cluster)
     program, trace = prediction.program, prediction.step_trace
     limit = cluster.uncapped_gpu.power
@@ -132,6 +135,20 @@ def step_power(prediction: Prediction, cluster: Cluster, power: Power) -> StepPo
         grid=numbers.grid if power.grid is None else power.grid,
         step_time=step,
         tokens=prediction.tokens,
+    )
+
+
+def _mean_power(prediction: MeanPrediction, cluster: Cluster, power: Power) -> StepPower:
+    """Of steps of several kinds: each by its seconds; the fullest instant of all."""
+    kinds = [(kind.share, step_power(kind.prediction, cluster, power)) for kind in prediction.kinds]
+    seconds = prediction.step_time
+    return replace(
+        kinds[0][1],
+        gpu=sum(share * one.step_time * one.gpu for share, one in kinds) / seconds,
+        gpu_peak=max(one.gpu_peak for _, one in kinds),
+        machines=sum(share * one.step_time * one.machines for share, one in kinds) / seconds,
+        machines_peak=max(one.machines_peak for _, one in kinds),
+        step_time=seconds,
     )
 
 

@@ -74,7 +74,7 @@ def report_data(prediction: Prediction, job: Job, command: str) -> dict[str, Any
     return {
         "schema_version": SCHEMA_VERSION,
         "title": f"{job.name}: one training step",
-        "subtitle": headline(p, job.name).lines[1],
+        "subtitle": "; ".join(headline(p, job.name).lines[1:]),
         "answer": answer_data(p),
         "timeline": timeline,
         "memory": memory_data(p, ranks, _SMALL),

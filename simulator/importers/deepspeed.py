@@ -52,7 +52,11 @@ _OPTIMIZERS = {
     "fusedlion": "lion",
     "deepspeedcpulion": "lion",
     "muon": "muon",
+    "onebitadam": "adam",
+    "onebitlamb": "lamb",
 }
+_SIGNS = ("onebitadam", "onebitlamb")
+"""Optimizers whose momentum replicas exchange as signs; how long their warm-up (freeze_step) is beside a run, a file does not say."""
 _DTYPES = {
     "fp32": "fp32",
     "fp16": "fp16",
@@ -228,9 +232,12 @@ def _rest(settings: Settings, findings: Findings) -> None:
         findings.put("plan.clip_gradients", clip > 0, settings.said("gradient_clipping"))
     optimizer = settings.take("optimizer.type")
     if optimizer is not None:
-        name = _OPTIMIZERS.get(word_of(optimizer).lower())
+        word = word_of(optimizer).lower()
+        name = _OPTIMIZERS.get(word)
         if name:
             settings.put("workload.optimizer", optimizer, name)
+            if word in _SIGNS:
+                settings.put("plan.gradient_exchange", optimizer, "one_bit")
         else:
             settings.refuse(optimizer, "not modelled")
     settings.put_whole("plan.tensor_parallel", "tensor_parallel.autotp_size", "tensor_parallel.tp_size")

@@ -186,7 +186,7 @@ def deepspeed_json(job: Job) -> tuple[str, tuple[str, ...]]:
         "gradient_accumulation_steps": s.microbatches,
         "gradient_clipping": 1.0 if s.clip_gradients else 0.0,
         "zero_optimization": zero,
-        "optimizer": {"type": _OPTIMIZERS.get(w.optimizer, "AdamW"), "params": {"lr": 1e-4}},
+        "optimizer": {"type": _optimizer(w.optimizer, s.exchange.name), "params": {"lr": 1e-4}},
     }
     if w.precision != "fp32":
         config[w.precision] = {"enabled": True}
@@ -199,6 +199,13 @@ def deepspeed_json(job: Job) -> tuple[str, tuple[str, ...]]:
     if p.context_parallel > 1 and s.context_parallel_kind == "ulysses":
         config["sequence_parallel_size"] = p.context_parallel
     return json.dumps(config, indent=2) + "\n", tuple(_elsewhere(job))
+
+
+def _optimizer(name: str, exchange: str) -> str:
+    """DeepSpeed's name of an optimizer."""
+    if exchange == "one_bit":
+        return "OneBitLamb" if name == "lamb" else "OneBitAdam"
+    return _OPTIMIZERS.get(name, "AdamW")
 
 
 def _elsewhere(job: Job) -> Iterator[str]:
@@ -214,5 +221,9 @@ def _elsewhere(job: Job) -> Iterator[str]:
         yield f"PipelineModule(num_stages={p.pipeline_parallel})"
     if p.recompute not in (None, "none"):
         yield f"recompute = {p.recompute}"
+    if p.gradient_exchange == "one_bit":
+        yield "OneBitAdam: freeze_step, the steps before compression"
+    elif p.gradient_exchange not in (None, "all_reduce"):
+        yield f"gradient_exchange = {p.gradient_exchange}"
     if p.context_parallel > 1 and p.context_parallel_kind != "ulysses":
         yield f"context_parallel = {p.context_parallel} ({p.context_parallel_kind or 'ring'})"

@@ -13,6 +13,7 @@ import numpy as np
 
 from simulator.errors import PlanError
 from simulator.lowering.layers.expand import LayerCost, layer_costs
+from simulator.lowering.layers.outputs import on_one_rank
 from simulator.lowering.layers.recompute import Recompute, layer_policies
 from simulator.lowering.memory.activation_copies import add_activation_copies
 from simulator.lowering.memory.copy_order import order_copies
@@ -87,12 +88,16 @@ def begin(workload: Workload, resolved: ResolvedPlan) -> State:
             )
         return layer_costs(workload, resolved, sequences=sequences)
 
+    costs = layer_costs(workload, resolved)
+    if resolved.exchange.one_process and resolved.replicas > 1:
+        facts = resolved.replicas, resolved.replica_axes
+        costs = {kind: on_one_rank(cost, *facts) for kind, cost in costs.items()}
     return State(
         scaled_costs=scaled,
         workload=workload,
         resolved=resolved,
         chunks=chunks_of(workload.model, resolved.recomputes, resolved.layer_split, structure.placement.chunks),
-        costs=layer_costs(workload, resolved),
+        costs=costs,
         structure=structure,
     )
 

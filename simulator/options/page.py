@@ -65,7 +65,7 @@ def _words(kind: object, bounds: tuple[object, ...]) -> str:
     if origin in (Union, types.UnionType):
         return " or ".join(_words(one, bounds) for one in inner if one is not types.NoneType)
     if origin is Literal:
-        return ", ".join(inner)
+        return ", ".join(map(str, inner))
     if origin is tuple:
         words = _words(inner[0], ())
         return "list of " + ("names" if words == "name" else words.replace("whole number", "whole numbers"))

@@ -37,8 +37,10 @@ class Framework(ExtendingSpec):
     gradient_dtype of the gradients that are kept; reduction_dtype of their copies on the wire ("gradient": as
     they are kept); reduces_whole (ZeRO-1 and 2 sum all gradients on all replicas, though each keeps its shard only);
     broadcasts_updates (ZeRO-1 deals out whole weight tensors; each owner broadcasts what it updated, one after the other);
-    gradients_overlap and parameters_overlap (with compute);
-    bucket_size, and bucket_growth (a bucket holds at least so many gradients for every rank that reduces it); p2p "latency"
+    gradient_exchange, as in `Plan`; gradients_overlap and parameters_overlap (with compute);
+    bucket_size, and bucket_growth (a bucket holds at least so many gradients for every rank that reduces it); cycle_time (a thread
+    wakes so often, copies the gradients that are ready into one buffer of at most bucket_size, and reduces them; 0 = buckets are
+    reduced as they fill); p2p "latency"
     (receives are posted ahead) or "blocking"; scatters_p2p (tensor-parallel ranks share the sending, and gather what they
     receive); partitions_activations (they keep no more than their parts of a chunk's output either, and gather it again before
     its backward); tensor_parallel_overlap (input-gradient collective beside the weight-gradient GEMM);
@@ -173,10 +175,12 @@ class Framework(ExtendingSpec):
     copies_rows_apart: bool = False
     fuses_permute: bool = True
     gradient_dtype: Literal["fp32", "bf16", "fp16", "compute"]
+    gradient_exchange: str = "all_reduce"
     gradients_overlap: bool
     parameters_overlap: bool
     bucket_size: Bytes
     bucket_growth: int = Field(default=0, ge=0)
+    cycle_time: Seconds = 0.0
     p2p: Messages
     deals_layers: Deal = "evenly"
     backend: Literal["nccl", "gloo"] = "nccl"

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from simulator.options.option import more_than, one_of
+from simulator.options.option import given, more_than, one_of
 
 __all__ = [
     "BY_GATHER",
     "COPIES",
     "EACH_MICROBATCH",
+    "ENDS_APART",
     "EXPERT_CHOICE",
     "GATHERED_AFTER",
     "GATHERS",
@@ -116,6 +117,24 @@ EACH_MICROBATCH = (
     ),
 )
 """Needs of reduce_gradients."""
+
+ENDS_APART = (
+    more_than(
+        "pipeline_parallel",
+        1,
+        "post_validation: it lets pipeline ranks begin their next step apart",
+        way="leave post_validation out",
+        when=(True,),
+    ),
+    given(
+        "schedule.flush",
+        "post_validation: it is about the end of a step",
+        values="schedule {schedule.name!r} never flushes",
+        way="leave post_validation out",
+        when=(True,),
+    ),
+)
+"""Needs of post_validation."""
 
 GATHERED_AFTER = (
     one_of(

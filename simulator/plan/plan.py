@@ -15,6 +15,7 @@ from simulator.plan.needs import (
     BY_GATHER,
     COPIES,
     EACH_MICROBATCH,
+    ENDS_APART,
     EXPERT_CHOICE,
     GATHERED_AFTER,
     GATHERS,
@@ -260,6 +261,21 @@ class Plan(Spec):
     ] = "step"
     """When replicas add gradients: once per "step" (accumulation under DistributedDataParallel's no_sync), or after every
     "microbatch", as its plain loop does, whose next forward waits for that."""
+    gradient_exchange: Annotated[str | None, GRADIENTS, FrameworkDefault("gradient_exchange")] = None
+    """What replicas exchange, and in which steps: all_reduce (gradients, in every step), one_bit (signs of the momentum, after a dense
+    warm-up), power_sgd (factors of low rank), local_sgd (weights, every exchange_every steps), diloco (changes of weights, with an outer
+    optimizer), streaming_diloco (in parts), one_process (all through GPU 0: torch's DataParallel) or another file of
+    `simulator/lowering/exchanges`; with shard_size between the copies of the states."""
+    exchange_every: Annotated[Degree | None, GRADIENTS] = None
+    """Steps from one exchange of weights to the next; left out: 500 of diloco, 100 of streaming_diloco (local_sgd needs it)."""
+    exchange_warmup: Annotated[Annotated[float, Field(ge=0, le=0.99)] | None, GRADIENTS] = None
+    """Share of the steps that are dense, before compressed ones; left out: 0.15 of one_bit, 0 of power_sgd."""
+    exchange_bits: Annotated[Literal[4, 8, 16, 32] | None, GRADIENTS] = None
+    """Bits of a number that diloco sends; left out: 32, of streaming_diloco 4."""
+    exchange_rank: Annotated[Degree | None, GRADIENTS] = None
+    """Rank of the factors that power_sgd sends for a matrix, which needs it; left out of all others."""
+    exchange_parts: Annotated[Degree | None, GRADIENTS] = None
+    """Parts of the weights that streaming_diloco exchanges in turn, each once in exchange_every steps; left out: 1."""
     gradient_dtype: Annotated[
         Literal["fp32", "bf16", "fp16"] | None,
         GRADIENTS,
@@ -392,20 +408,7 @@ class Plan(Spec):
         bool | None,
         PIPELINE,
         FrameworkDefault("post_validates"),
-        more_than(
-            "pipeline_parallel",
-            1,
-            "post_validation: it lets pipeline ranks begin their next step apart",
-            way="leave post_validation out",
-            when=(True,),
-        ),
-        given(
-            "schedule.flush",
-            "post_validation: it is about the end of a step",
-            values="schedule {schedule.name!r} never flushes",
-            way="leave post_validation out",
-            when=(True,),
-        ),
+        *ENDS_APART,
     ] = None
     """Ranks update and begin the next step without waiting for the global gradient norm, which is checked afterwards
     (Zero Bubble)."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -49,8 +50,15 @@ def headline(prediction: Prediction, name: str) -> Section:
         lines=(
             f"{rate}{show(p.model_flops_per_gpu, 'FLOP/s')} per GPU, MFU {percent(p.mfu)}, HFU {percent(p.hfu)}",
             f"{p.world_size:,} x {_gpus(p)} of {facts.get('cluster')}: {axes}; {what}",
+            *_kinds(facts.get("kinds_of_steps", ())),
         ),
     )
+
+
+def _kinds(kinds: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Of a mean over kinds of steps: what each takes."""
+    each = [f"{show(kind['step_time_s'], 's')} {kind['step']} ({percent(kind['share'])})" for kind in kinds]
+    return [f"mean of steps: {', '.join(each)}; pictures show the first kind"] if each else []
 
 
 def _plural(word: str, count: object) -> str:
@@ -176,6 +184,8 @@ def sure_section(prediction: Prediction) -> Section:
             f"{percent(paths['share'])} of a card (cluster.topology says how they lie)"
         )
     lines += _staleness(facts.get("staleness", ()))
+    if facts.get("unsaid"):
+        lines.append(f"not predicted of gradient_exchange = {facts['gradient_exchange']!r}: {facts['unsaid']}")
     lines += [f"assumed: {text}" for text in facts.get("assumptions", ())]
     lines.append(
         f"engine {facts.get('engine')}, {np.int64(prediction.program.size):,} rows; {facts.get('flush')}; dtsim {facts.get('version')}"

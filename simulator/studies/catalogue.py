@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ __all__ = ["FAMILIES", "Member", "kind_named", "list_kind", "program_text", "sho
 FAMILIES = {
     "schedules": ("simulator.schedules", "SCHEDULES"),
     "optimizers": ("simulator.workload.optimizers", "OPTIMIZERS"),
+    "exchanges": ("simulator.lowering.exchanges", "EXCHANGES"),
     "algorithms": ("simulator.collectives", "ALGORITHMS"),
     "architectures": ("simulator.workload.families", "FAMILIES"),
     "importers": ("simulator.importers", "IMPORTERS"),
@@ -342,9 +343,9 @@ def _derived_job(path: str, settings: Sequence[str]) -> dict[str, str]:
 
 def _plug_in(kind: str, name: str) -> Member:
     member = _family(kind).get(name)
-    fields = ("aliases", "kinds", "protocols", "flush", "splits_backward", "replicas")
+    fields = ("aliases", "kinds", "protocols", "flush", "splits_backward", "replicas", "options", "unsaid")
     facts = {field: getattr(member, field) for field in fields if hasattr(member, field)}
-    facts = {key: list(value) if isinstance(value, tuple) else value for key, value in facts.items()}
+    facts = {key: list(value) if isinstance(value, tuple | Mapping) else value for key, value in facts.items()}
     return Member(
         kind=kind,
         name=member.name,

@@ -18,7 +18,7 @@ from simulator.costs.ranks import Priced, price_ranks
 from simulator.engine import run
 from simulator.engine.noise import Draws, NoisyStep, draw, no_effect, step_times
 from simulator.engine.sampled import Chain, SampledEngine
-from simulator.errors import PlanError, SpecError
+from simulator.errors import PlanError, SpecError, refuse
 from simulator.hardware.jitter import Jitter
 from simulator.job import Job
 from simulator.lowering import lower_resolved, resolve
@@ -152,6 +152,13 @@ def vary(
     """
     jitter = described_noise(job, samples, seed)
     resolved = resolve(job.workload, job.plan, job.cluster.world_size, f"cluster {job.cluster.name!r}")
+    if len(resolved.step_kinds) > 1:
+        kinds = ", ".join(kind.name for kind in resolved.step_kinds)
+        refuse(
+            "noise is drawn for steps of one kind",
+            f"gradient_exchange = {resolved.exchange.name!r} has several ({kinds})",
+            "gradient_exchange = 'all_reduce', or leave jitter out",
+        )
     program = lower_resolved(job.workload, resolved)
     priced = price_ranks(program, job.cluster)
     trace = run(priced.program, priced.prices)

@@ -203,6 +203,20 @@ signum, adam = (simulator.simulate_job(simulator.load_job(job, ["workload.optimi
 assert signum.peak_memory < adam.peak_memory and signum.step_time <= adam.step_time
 """,
     ),
+    "exchange": Promise(
+        example="largest_hundredth.py",
+        target="simulator/lowering/exchanges/largest_hundredth.py",
+        tests=("tests/contracts",),
+        check="""
+from simulator.lowering.exchanges import EXCHANGES
+from simulator.testing.exchange_contract import ExchangeContract
+ExchangeContract(EXCHANGES.get("largest_hundredth")).check_all()
+job, dense = "gpt3_13b_2xdgx_a100", ["plan.zero_stage=0", "plan.framework=megatron_core"]
+usual, sparse = (simulator.simulate_job(simulator.load_job(job, [*dense, "plan.gradient_exchange=" + name]))
+                 for name in ("all_reduce", "largest_hundredth"))
+assert sparse.peak_memory > usual.peak_memory and sparse.step_time != usual.step_time
+""",
+    ),
 }
 
 

@@ -113,6 +113,7 @@ def test_a_framework_profile_cannot_scale_a_time() -> None:
 
     assert {} == bad
     assert {
+        "cycle_time",
         "fetch_slice_time",
         "fetch_time",
         "launch_time",

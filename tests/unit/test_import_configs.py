@@ -51,6 +51,7 @@ def test_deepspeed() -> None:
         ({"zero_optimization": {"stage": 3, "zero_hpz_partition_size": 8}}, {"secondary_shard_size": 8}),
         ({"zero_optimization": {"stage": 3, "mics_shard_size": 8}}, {"shard_size": 8}),
         ({"zero_optimization": {"stage": 1}, "tensor_parallel": {"autotp_size": 4}}, {"tensor_parallel": 4}),
+        ({"zero_optimization": {"stage": 0}, "optimizer": {"type": "OneBitLamb"}}, {"gradient_exchange": "one_bit"}),
         ({"zero_optimization": {"stage": 1}, "sequence_parallel_size": 4}, {"context_parallel": 4, "context_parallel_kind": "ulysses"}),
         ({"zero_optimization": {"stage": "auto"}, "train_batch_size": "auto"}, {"zero_stage": None, "framework": "hugging_face_deepspeed"}),
     ],

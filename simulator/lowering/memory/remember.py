@@ -22,6 +22,7 @@ from simulator.lowering.memory.resident_memory import beside_states
 from simulator.lowering.resolve.resolved_plan import ResolvedPlan
 from simulator.lowering.steps.assign import Chunk, classes_of
 from simulator.lowering.steps.cut import BUCKETS, UNBROKEN, UNITS, Cut, offloaded
+from simulator.lowering.steps.exchange import kept_for_exchange
 from simulator.lowering.steps.parameters import Held, all_alike, group_held, rank_held
 from simulator.lowering.steps.state import State
 from simulator.lowering.steps.structure import Structure
@@ -330,6 +331,7 @@ def _resident(state: State, rank: int, older: int) -> list[Tensor]:
             category="optimizer_states",
             bytes=sum([part.optimizer_states for part in states]),
         ),
+        Tensor(name="states of the exchange", category="optimizer_states", bytes=kept_for_exchange(held, resolved)),
         Tensor(name="secondary weight shards", category="weights", bytes=_secondary(held, resolved)),
         *beside_states(state, rank),
     ]

@@ -10,6 +10,8 @@ from collections.abc import Callable
 from dataclasses import fields
 
 from simulator.errors import PlanError, SimulatorError
+from simulator.lowering.exchanges import EXCHANGES
+from simulator.lowering.exchanges.base import GradientExchange
 from simulator.lowering.layers.graphs import graphs_of
 from simulator.lowering.layers.recompute import Recompute
 from simulator.lowering.resolve.asynchronous_rules import UNROLLED, check_asynchronous, post_validation
@@ -17,6 +19,7 @@ from simulator.lowering.resolve.context_rules import check_context, with_ring
 from simulator.lowering.resolve.deal_rules import dealt_layers
 from simulator.lowering.resolve.degrees import count_microbatches, count_replicas
 from simulator.lowering.resolve.effect_rules import check_effects
+from simulator.lowering.resolve.exchange_rules import check_exchange, check_one_process
 from simulator.lowering.resolve.expert_rules import BY_MASKS, Groups, check_experts, expert_loop, with_experts
 from simulator.lowering.resolve.head_rules import with_shared_heads
 from simulator.lowering.resolve.mesh_rules import check_mesh, with_tensor_mesh
@@ -86,6 +89,11 @@ class Facts:
     def ranks(self) -> int:
         """Ranks that hold the same weights."""
         return self.replicas * self.plan.context_parallel
+
+    @kept
+    def exchanges(self) -> GradientExchange:
+        """What replicas exchange, and when."""
+        return EXCHANGES.get(chosen(self.plan, self.framework, "gradient_exchange"))
 
     @kept
     def exchange(self) -> str:
@@ -275,6 +283,10 @@ RULES: tuple[Callable[[Facts], object], ...] = (
     _check_chunks,
     lambda facts: check_model(facts.workload, facts.plan, facts.schedule),
     lambda facts: facts.post_validates,
+    lambda facts: check_exchange(
+        facts.workload, facts.plan, facts.exchanges, facts.ranks, facts.schedule, facts.post_validates
+    ),
+    lambda facts: check_one_process(facts.plan, facts.framework, facts.exchanges, facts.ranks, facts.microbatches),
     _check_actions,
     lambda facts: facts.plan.check_needs("axes", "rank_order", axes=sum(size > 1 for _, size in facts.sizes)),
     lambda facts: facts.with_experts,

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import functools
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from simulator.lowering.exchanges import EXCHANGES
+from simulator.lowering.exchanges.base import EVERY_STEP, GradientExchange, StepKind, Terms
 from simulator.lowering.layers.recompute import Recompute
 from simulator.lowering.resolve.asynchronous_rules import UNROLLED
+from simulator.lowering.resolve.exchange_rules import terms_of
 from simulator.lowering.resolve.expert_rules import Groups
 from simulator.lowering.resolve.facts import RULES, Facts
 from simulator.lowering.resolve.offload_rules import gradients_leave
@@ -51,6 +54,8 @@ class ResolvedPlan:
     overlap_parameters: bool
     overlap_tensor_parallel: bool
     bucket_size: float
+    bucket_sizes: tuple[float, ...] = ()
+    """Bytes of the buckets in turn, where it was seen when gradients are ready; () = each as large as `bucket_size`."""
     gradient_bytes: int
     gradient_dtype: str
     p2p: str
@@ -86,6 +91,15 @@ class ResolvedPlan:
     parameter_offload: float = 0.0
     cuda_graphs: tuple[str, ...] = ()
     layout: Layout = Layout(name="one rank", mesh=(), rules=())
+    exchange: GradientExchange = field(default_factory=lambda: EXCHANGES.get("all_reduce"))
+    exchange_terms: Terms = Terms()
+    step_kind: StepKind = EVERY_STEP
+    """Of which a program is made: one of `step_kinds`, the first where nobody chose."""
+
+    @property
+    def step_kinds(self) -> tuple[StepKind, ...]:
+        """Kinds of steps of a run; the one with least to send first."""
+        return self.exchange.step_kinds(self.exchange_terms)
 
     @property
     def divides_stream(self) -> bool:
@@ -192,8 +206,9 @@ class ResolvedPlan:
 
     @kept
     def reduces(self) -> bool:
-        """Whether any gradients are added between ranks."""
-        return self.replicas > 1 or (self.experts_apart and self.expert_replicas > 1)
+        """Whether any gradients are added between ranks: in a step in which copies are on their own, inside of each."""
+        several = self.replicas > 1 or (self.experts_apart and self.expert_replicas > 1)
+        return several and (self.step_kind.adds or self.copies > 1)
 
     @kept
     def steps(self) -> int:
@@ -236,6 +251,9 @@ def resolve(
     adds = framework.accumulates_unsharded and plan.zero_stage == 3 and facts.microbatches > 1
     reduce: str = plan.fsdp_reduce or plan.fsdp_gather or ("step" if unsharded or adds else "microbatch")
     axes, groups = facts.mesh
+    exchange = facts.exchanges
+    tokens = float(plan.microbatch_size * workload.sequence_length)
+    terms = terms_of(plan, exchange, numbers, BYTES_PER_ELEMENT[facts.gradient], tokens)
     return ResolvedPlan(
         tensor_parallel=plan.tensor_parallel,
         context_parallel=plan.context_parallel,
@@ -291,6 +309,9 @@ def resolve(
         expert_exchange=facts.exchange,
         expert_imbalance=plan.expert_imbalance,
         layout=facts.layout,
+        exchange=exchange,
+        exchange_terms=terms,
+        step_kind=exchange.step_kinds(terms)[0],
         style=facts.style,
         precision=numbers,
         framework=framework,

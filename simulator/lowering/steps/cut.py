@@ -39,18 +39,24 @@ class Cut:
 
 @functools.lru_cache(maxsize=4096)
 def cut_chunk(
-    chunk: Chunk, direction: str, variant: int, unit: int, sizes: tuple[Sizes, ...], bucket: float, offloads: int
+    chunk: Chunk,
+    direction: str,
+    variant: int,
+    unit: int,
+    sizes: tuple[Sizes, ...],
+    buckets: tuple[float, ...],
+    offloads: int,
 ) -> Cut:
     """Return a pass over a chunk, cut.
 
     Args:
         variant: UNBROKEN, UNITS of so many layers (`unit`), or BUCKETS.
         sizes: of each different kind of layer of the chunk, its parts and the bytes of their gradients.
-        bucket: bytes of gradients after which a bucket is full.
+        buckets: bytes of gradients after which a bucket is full, of each in turn; the last also of all that follow.
         offloads: layers whose activations go to the host.
     """
     parts = dict(zip(dict.fromkeys(chunk.kinds), sizes, strict=False))
-    groups = _groups(chunk, direction, variant, unit, parts, bucket)
+    groups = _groups(chunk, direction, variant, unit, parts, buckets)
     apart = _apart(chunk, direction, groups, offloads)
     pieces = tuple([piece for group in apart for piece in group])
     number = {piece: n for n, piece in enumerate(dict.fromkeys(pieces))}
@@ -66,7 +72,7 @@ def cut_chunk(
 
 
 def _groups(
-    chunk: Chunk, direction: str, variant: int, unit: int, sizes: dict[str, Sizes], bucket: float
+    chunk: Chunk, direction: str, variant: int, unit: int, sizes: dict[str, Sizes], buckets: tuple[float, ...]
 ) -> tuple[tuple[str, ...], ...]:
     kinds = _layers_of(chunk, direction)
     if variant == UNBROKEN or not kinds or (variant == UNITS and len(kinds) == 1):
@@ -80,7 +86,7 @@ def _groups(
     for part, size in (one for kind in kinds for one in sizes[kind]):
         current.append(part)
         held += size
-        if held >= bucket:
+        if held >= buckets[min(len(groups), len(buckets) - 1)]:
             groups.append(tuple(current))
             current, held = [], 0.0
     return (*groups, tuple(current)) if current else tuple(groups)

@@ -16,11 +16,22 @@ from simulator.lowering.steps.state import State
 from simulator.lowering.steps.structure import Batch, Structure
 from simulator.program.program import COLLECTIVE, Link
 
-__all__ = ["COPY_LANE", "REDUCING_LANES", "Chain", "Hops", "add_chains", "add_second_hops", "gradient_link", "links_of"]
+__all__ = [
+    "BESIDE_LANE",
+    "COPY_LANE",
+    "REDUCING_LANES",
+    "Chain",
+    "Hops",
+    "add_chains",
+    "add_second_hops",
+    "gradient_link",
+    "links_of",
+]
 
 COPY_LANE = "dp-copies"
-REDUCING_LANES = ("dp", "dp-reduce", COPY_LANE)
-"""Streams on which gradients are added."""
+BESIDE_LANE = "dp-beside"
+REDUCING_LANES = ("dp", "dp-reduce", COPY_LANE, BESIDE_LANE)
+"""Streams on which gradients are added, and what else an update waits for is exchanged."""
 
 Chain = tuple[int, ...]
 """Items of one reduction, hop by hop."""
@@ -59,7 +70,7 @@ def links_of(state: State, name: str, held: Held, slices: int = 0) -> list[Chain
     """Add the links that add the gradients of some weights: a chain for each part that has replicas of its own.
 
     Args:
-        slices: of a reduce_scatter, as in `Link`.
+        slices: of the first hop, as in `Link`.
     """
     resolved = state.resolved
     whole = resolved.zero_stage == 0 or (resolved.zero_stage < 3 and resolved.framework.reduces_whole)
@@ -70,7 +81,7 @@ def links_of(state: State, name: str, held: Held, slices: int = 0) -> list[Chain
             between = bool(resolved.groups.copies) and group == resolved.groups.copies
             collective = "all_reduce" if between or whole else "reduce_scatter"
             where = ", between copies" if between else ""
-            size, cut = count * resolved.reduce_bytes, slices if collective == "reduce_scatter" else 0
+            size, cut = count * resolved.reduce_bytes, 0 if between else slices
             items.append(gradient_link(state, collective, f"{name}{what}{where}", size, group, slices=cut))
         chains.append(tuple(items))
     return chains

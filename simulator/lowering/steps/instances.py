@@ -48,8 +48,8 @@ def _cut(state: State, chunk: Chunk, direction: str, variant: int) -> Cut:
             ]
         )
     unit = resolved.fsdp_unit if variant == UNITS else 0
-    bucket = resolved.bucket_size if variant == BUCKETS else 0.0
-    return cut_chunk(chunk, direction, variant, unit, sizes, bucket, resolved.activation_offload)
+    buckets = (resolved.bucket_sizes or (resolved.bucket_size,)) if variant == BUCKETS else ()
+    return cut_chunk(chunk, direction, variant, unit, sizes, buckets, resolved.activation_offload)
 
 
 def _occurring(
@@ -196,7 +196,7 @@ def add_instances(state: State) -> None:
 
 def _cut_layers(state: State) -> None:
     """Say of the layers that are larger than a bucket which parts of them their backward is cut in, and what these cost."""
-    most = state.resolved.bucket_size / state.resolved.gradient_bytes
+    most = 1.0 if state.resolved.bucket_sizes else state.resolved.bucket_size / state.resolved.gradient_bytes
     for kind in [kind for kind, cost in state.costs.items() if is_layer(kind) and is_cut(cost, most, state.resolved)]:
         found = [parts_of(costs[kind], most) for costs in (state.costs, *state.scales)]
         names = state.parts[kind] = tuple(f"{kind} part {n}" for n in range(len(found[0])))

@@ -16,24 +16,25 @@ from simulator.lowering.layers.holdings import Matrix
 from simulator.lowering.layers.rows import Rows
 from simulator.lowering.resolve.resolved_plan import ResolvedPlan
 from simulator.lowering.steps.assign import Chunk
-from simulator.lowering.steps.parameters import Held, layer_counts
+from simulator.lowering.steps.parameters import Held, Matrices, layer_counts
 from simulator.lowering.steps.state import State
 from simulator.program.calls import Product
 from simulator.program.program import COLLECTIVE, OperatorTable
 from simulator.workload.optimizers import OPTIMIZERS
 
-__all__ = ["Matrices", "orthogonal_matrices", "orthogonal_pieces"]
+__all__ = ["matrices_of", "orthogonal_matrices", "orthogonal_pieces"]
 
-Matrices = tuple[tuple[Matrix, int], ...]
-"""Matrices of a rank, each with how many layers have it."""
 _NARROW = 2.0
 """Bytes of a number in bf16."""
 
 
 def orthogonal_matrices(state: State, chunks: tuple[Chunk, ...]) -> Matrices:
     """Return the matrices of some chunks that the update makes orthogonal."""
-    if not OPTIMIZERS.get(state.workload.optimizer).newton_schulz:
-        return ()
+    return matrices_of(state, chunks) if OPTIMIZERS.get(state.workload.optimizer).newton_schulz else ()
+
+
+def matrices_of(state: State, chunks: tuple[Chunk, ...]) -> Matrices:
+    """Return the matrices of the layers of some chunks."""
     found: Counter[Matrix] = Counter()
     for chunk in chunks:
         for kind, layers in layer_counts(chunk):

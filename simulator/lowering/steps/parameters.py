@@ -14,6 +14,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from simulator.lowering.exchanges.base import Part
+from simulator.lowering.layers.holdings import Matrix
 from simulator.lowering.resolve.resolved_plan import ResolvedPlan
 from simulator.lowering.steps.assign import Chunk, Chunks
 from simulator.lowering.steps.state import State
@@ -25,6 +27,7 @@ from simulator.workload.precision import NF4_BYTES
 
 __all__ = [
     "Held",
+    "Matrices",
     "all_alike",
     "chunk_held",
     "contents",
@@ -38,6 +41,10 @@ __all__ = [
     "table_size",
     "words",
 ]
+
+
+Matrices = tuple[tuple[Matrix, int], ...]
+"""Matrices of a rank, each with how many layers have it."""
 
 
 class Held(NamedTuple):
@@ -92,19 +99,41 @@ class Held(NamedTuple):
     def hops(self, resolved: ResolvedPlan) -> list[tuple[str, list[tuple[float, tuple[str, ...]]]]]:
         """Return (what they are, [(gradients, mesh axes), ...]): along which axes gradients are added, one after the other.
 
-        One hop over all replicas; with copies of the sharded states a second one, of each rank's shard, between the copies.
+        One hop over all replicas; with copies of the sharded states a second one, of each rank's shard, between the copies, but in
+        steps in which these are on their own.
         """
+        adds = resolved.step_kind.adds
         sizes = [("", self.all - self.experts, resolved.shard_size, resolved.groups.shards)]
         if self.experts:
             sizes.append((" (experts)", self.experts, resolved.expert_shard_size, resolved.groups.expert_shards))
         out = []
         for what, count, ranks, axes in sizes:
-            steps = [(count, axes)] if ranks > 1 else []
-            if resolved.copies > 1:
+            steps = [(count, axes)] if ranks > 1 and (adds or resolved.copies > 1) else []
+            if resolved.copies > 1 and adds:
                 steps.append((count / ranks, resolved.groups.copies))
             if steps and count:
                 out.append((what, steps))
         return out
+
+    def exchanged(self, resolved: ResolvedPlan, matrices: Matrices = ()) -> tuple[Part, ...]:
+        """Return what a GPU exchanges with the others that hold the same: shards between copies of the states, else all weights.
+
+        Args:
+            matrices: of all weights, where the exchange depends on them.
+        """
+        groups, dense = resolved.groups, self.all - self.experts
+        parts = [("", dense, resolved.shard_size, resolved.replicas, groups.replicas)]
+        if self.experts:
+            experts = resolved.expert_shard_size, resolved.expert_replicas, groups.expert_replicas
+            parts.append((" (experts)", self.experts, *experts))
+        found = []
+        for what, weights, shards, ranks, axes in parts:
+            if resolved.copies > 1:
+                weights, ranks, axes = weights / shards, resolved.copies, groups.copies
+            if weights and ranks > 1:
+                mine = tuple([(n * m.many, m.rows, m.columns) for m, n in matrices if m.experts == bool(what)])
+                found.append(Part(what=what, weights=weights, group=axes, ranks=ranks, matrices=mine))
+        return tuple(found)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

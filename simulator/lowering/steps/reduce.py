@@ -65,7 +65,9 @@ def _buckets(state: State) -> np.ndarray:
         number, variant, completes = cut
         for group, _, last in state.cuts[(number, "backward", variant)].spans:
             if group not in items:
-                items[group] = links_of(state, f"gradients of {words(group)}", group_held(state, group))
+                copied = len(group) if state.resolved.framework.cycle_time and len(group) > 1 else 0
+                held = group_held(state, group)
+                items[group] = links_of(state, f"gradients of {words(group)}", held, slices=2 * copied)
             chains = _second_hop_once(state, items[group], completes)
             found += chains
             where += [(cut, last)] * len(chains)

@@ -13,10 +13,12 @@ from simulator.lowering.memory.host_shards import shard_bytes
 from simulator.lowering.memory.offload import add_host_update
 from simulator.lowering.memory.parameter_offload import add_shards_down
 from simulator.lowering.resolve.resolved_plan import ResolvedPlan
+from simulator.lowering.steps.exchange import add_exchange_beside, exchange_pieces, exchanged_matrices
 from simulator.lowering.steps.hops import REDUCING_LANES
-from simulator.lowering.steps.orthogonal import Matrices, orthogonal_matrices, orthogonal_pieces
+from simulator.lowering.steps.orthogonal import orthogonal_matrices, orthogonal_pieces
 from simulator.lowering.steps.parameters import (
     Held,
+    Matrices,
     all_alike,
     contents,
     rank_chunks,
@@ -86,6 +88,7 @@ def add_update(state: State) -> None:
     if len(state.updates):
         return  # where steps run into each other they stand amid the actions: pass `asynchronous`
     facts, updates = update_facts(state), _updates(state)
+    add_exchange_beside(state)
     rank, before = state.build(_last_reductions)
     tables: tuple[Callable[..., OperatorTable], ...] = (optimizer_table,)
     if not (resolved.clip_gradients or resolved.precision.loss_scaling):
@@ -202,9 +205,10 @@ def _sums_gradients(state: State) -> bool:
     return any(summed_parameters(state, rank) for rank in range(state.ranks))
 
 
-Update = tuple[Held, float, float, Summed, float, Matrices]
+Update = tuple[Held, float, float, Summed, float, Matrices, Matrices]
 """Of a rank: its weights, those whose states it keeps and those whose gradients it keeps [count], those of whose gradients ranks have a
-term each, how many tensors it has, and the matrices that the update makes orthogonal."""
+term each, how many tensors it has, the matrices that the update makes orthogonal, and those that replicas
+exchange as such."""
 
 
 def _updates(state: State) -> list[Update]:
@@ -219,6 +223,7 @@ def _updates(state: State) -> list[Update]:
             summed_parameters(state, rank),
             float(tensors_held(state, rank)),
             orthogonal_matrices(state, contents(state, rank)),
+            exchanged_matrices(state, contents(state, rank)),
         )
 
     return _of_each_rank(state, update)
@@ -235,11 +240,13 @@ def _segments(
     """One segment per different rank content."""
     items: dict[Update, int] = {}
     for update in dict.fromkeys(updates):
-        held, *counts, matrices = update
+        held, *counts, matrices, exchanged = update
         own = update_facts(state, held.others / held.all) if held.others else facts
         pieces = tuple([(table(own, held.all, *counts), 1) for table in tables])
         if optimizer_table in tables:
             pieces += orthogonal_pieces(state, held, matrices)
+            before, behind = exchange_pieces(held, state.resolved, exchanged)
+            pieces = before + pieces + behind
         made = Segment(name=name, pieces=pieces, phase="optimizer", synchronises=synchronises)
         items[update] = state.add_item(made)
     return tuple([items[update] for update in updates])

@@ -73,15 +73,16 @@ def update_facts(state: State, others: float = 0.0) -> UpdateFacts:
     alone = (
         numbers.master_weights and shard_bytes(state) > numbers.element
     )  # fp32 weights without a narrow copy, and so are their gradients
+    cost = optimizer_cost(
+        state.workload.optimizer,
+        4 if alone else numbers.element,
+        4 if alone else resolved.gradient_bytes,
+        numbers.master_weights and not alone,
+        others,
+    )
     return UpdateFacts(
         optimizer=state.workload.optimizer,
-        cost=optimizer_cost(
-            state.workload.optimizer,
-            4 if alone else numbers.element,
-            4 if alone else resolved.gradient_bytes,
-            numbers.master_weights and not alone,
-            others,
-        ),
+        cost=resolved.exchange.update(resolved.step_kind, cost, resolved.exchange_terms),
         precision=resolved.precision,
         gradient_dtype=resolved.gradient_dtype,
         gradient_bytes=resolved.gradient_bytes,
@@ -92,7 +93,7 @@ def update_facts(state: State, others: float = 0.0) -> UpdateFacts:
         checked=_together(resolved) if _checks(resolved) else 0.0,
         zero_stage=resolved.zero_stage,
         lanes=resolved.lanes,
-        replicas=resolved.replicas,
+        replicas=resolved.replicas if resolved.reduces else 1,
         offloaded=resolved.optimizer_offload,
         clips=resolved.clip_gradients,
         fused=framework.fused_optimizer,
