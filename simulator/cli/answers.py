@@ -96,6 +96,10 @@ ANSWERS = {
             "changes": Key("list", "every neighbouring plan with its outcome"),
             "stragglers": _more("table", "where parts of the cluster differ: who sets the pace"),
             "another_plan": Key("table?", "a quicker plan that fits, found by a search of a second"),
+            "recompute_turns": Key(
+                "table?",
+                "of the longest chunk: `turns` of its backward with the layers that run again, inputs that stand",
+            ),
         },
     ),
     "compare": AnswerSchema(

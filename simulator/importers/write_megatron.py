@@ -223,8 +223,9 @@ def _training(job: Job) -> Iterator[tuple[str, Any]]:
         if p.recompute_modules:
             yield "recompute-modules", " ".join(p.recompute_modules)
         if s.recompute == "full":
-            yield "recompute-method", p.recompute_method or "uniform"
-            yield "recompute-num-layers", p.recompute_layers or 1
+            has = s.recomputes.method in ("block", "uniform")
+            yield "recompute-method", s.recomputes.method if has else "uniform"
+            yield "recompute-num-layers", s.recomputes.layers if has else 1
     dropout = 0.1 if s.style.dropout else 0.0
     yield "attention-dropout", dropout
     yield "hidden-dropout", dropout
@@ -259,7 +260,7 @@ def _without_flags(job: Job) -> Iterator[str]:
 
         if SCHEDULES.get(p.schedule).name not in _SCHEDULES:
             yield f"plan.schedule = {p.schedule}: Megatron-LM runs 1F1B, plain or interleaved"
-    if p.recompute in ("operators",) or p.recompute_method == "every":
+    if p.recompute in ("operators", "revolve") or p.recompute_method in ("every", "recursive"):
         yield f"plan.recompute = {p.recompute} {p.recompute_method or ''}".rstrip()
     if p.attention is not None and p.attention not in _BACKENDS:
         yield f"plan.attention = {p.attention}"

@@ -73,7 +73,7 @@ def torchtitan_toml(job: Job) -> str:
             "pipeline_parallel_degree": p.pipeline_parallel,
             "expert_parallel_degree": p.expert_parallel,
         },
-        "activation_checkpoint": _recompute(s.recompute, p.recompute_method, p.recompute_layers),
+        "activation_checkpoint": _recompute(s.recompute, s.recomputes.method, s.recomputes.layers),
         "compile": {"enable": p.framework != "torchtitan_eager"},
     }
     if p.framework == "torchtitan":
@@ -128,14 +128,14 @@ def _same(a: Model, b: Model) -> bool:
     return left == right
 
 
-def _recompute(kind: str, method: str | None, layers: int | None) -> dict[str, Any]:
+def _recompute(kind: str, method: str, layers: int) -> dict[str, Any]:
     if kind == "operators":
         return {"mode": "selective", "selective_ac_option": "op"}
     if kind == "full" and method == "every":
         return {"mode": "selective", "selective_ac_option": str(layers)}
     if kind not in ("none", "full") or method:
         raise PlanError(
-            f"torchtitan has no recompute = {kind!r} {method or ''}. Way out: none, operators, full, or every n-th layer."
+            f"torchtitan has no recompute = {kind!r} {method}. Way out: none, operators, full, or every n-th layer."
         )
     return {"mode": kind}
 

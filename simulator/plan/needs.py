@@ -7,6 +7,7 @@ from dataclasses import replace
 from simulator.options.option import more_than, one_of
 
 __all__ = [
+    "AHEAD",
     "BY_GATHER",
     "COPIES",
     "EACH_MICROBATCH",
@@ -133,3 +134,20 @@ GATHERED_AFTER = (
     ),
 )
 """Needs of overlap_parameters."""
+AHEAD = (
+    more_than(
+        "pipeline_parallel",
+        1,
+        "schedule {value!r} sends forwards to the next pipeline rank ahead of time",
+        way="leave schedule out, or pipeline_parallel > 1",
+        when=("eager_one_f_one_b", "eager_1f1b", "dapple_pb"),
+    ),
+    more_than(
+        "turns",
+        1,
+        "schedule {value!r} puts the forwards of microbatches in front of their backwards",
+        values="a step has 1 microbatch on 1 pipeline rank",
+        way="leave schedule out, or a larger global_batch_size",
+        when=("gpipe", "fill_drain"),
+    ),
+)

@@ -12,6 +12,7 @@ from pydantic import BeforeValidator, ConfigDict, Field
 
 from simulator.options.option import FrameworkDefault, Group, check_needs, given, more_than, one_of
 from simulator.plan.needs import (
+    AHEAD,
     BY_GATHER,
     COPIES,
     EACH_MICROBATCH,
@@ -152,21 +153,7 @@ class Plan(Spec):
     schedule: Annotated[
         str | None,
         PIPELINE,
-        more_than(
-            "pipeline_parallel",
-            1,
-            "schedule {value!r} sends forwards to the next pipeline rank ahead of time",
-            way="leave schedule out, or pipeline_parallel > 1",
-            when=("eager_one_f_one_b", "eager_1f1b", "dapple_pb"),
-        ),
-        more_than(
-            "turns",
-            1,
-            "schedule {value!r} puts the forwards of microbatches in front of their backwards",
-            values="a step has 1 microbatch on 1 pipeline rank",
-            way="leave schedule out, or a larger global_batch_size",
-            when=("gpipe", "fill_drain"),
-        ),
+        *AHEAD,
     ] = None
     """Name of a pipeline schedule; left out: one_f_one_b, or interleaved_1f1b where a rank has several chunks."""
     zero_stage: Annotated[int, Field(strict=True, ge=0, le=3), STATES] = 0
@@ -186,17 +173,31 @@ class Plan(Spec):
     """Ranks that hold a second copy of the weights for the backward pass of ZeRO-3 (ZeRO++ hpZ)."""
     recompute: Annotated[RecomputeKind | None, RECOMPUTE, FrameworkDefault("recompute")] = None
     """none, selective (attention core), operators (memory-bound kernels, every second matrix product and
-    grouped products of experts, as torchtitan's selective mode does) or full (every layer from its input)."""
+    grouped products of experts, as torchtitan's selective mode does), full (every layer from its input) or revolve (from
+    recompute_checkpoints inputs, in the order of fewest forwards; Griewank and Walther, Algorithm 799)."""
     recompute_modules: Annotated[tuple[Module, ...] | None, Listed, RECOMPUTE] = None
     """What selective recompute makes again, in place of the attention core."""
     recompute_policy: Annotated[Name | None, RECOMPUTE] = None
     """Name of a policy (hardware_specs/recompute_policies): the values that it names and the layer's input are kept,
     what the backward pass needs beside them is made again; in place of recompute."""
-    recompute_method: Annotated[Literal["block", "every", "uniform"] | None, RECOMPUTE] = None
-    """Which layers of a chunk recompute: its first recompute_layers ("block"), "every" n-th one, or all, so many at a
-    time from one input ("uniform"); left out: all, each from its own."""
-    recompute_layers: Annotated[Degree | None, RECOMPUTE] = None
-    """How many layers, as recompute_method says."""
+    recompute_method: Annotated[Literal["block", "every", "uniform", "recursive"] | None, RECOMPUTE] = None
+    """Which layers of a chunk recompute: its first recompute_layers ("block"), "every" n-th one, all, so many at a time from
+    one input ("uniform"), or all, from the input of the middle, and halves of that alike ("recursive"); left out: all, each
+    from its own."""
+    recompute_layers: Annotated[Degree | Literal["auto"] | None, RECOMPUTE] = None
+    """How many layers, as recompute_method says; "auto": so many at a time ("uniform") as need least memory."""
+    recompute_checkpoints: Annotated[
+        Degree | None,
+        RECOMPUTE,
+        one_of(
+            "recompute",
+            ("revolve",),
+            "recompute_checkpoints is the number of inputs of layers that recompute = 'revolve' keeps",
+            values="recompute = {found!r} (recompute_checkpoints = {value})",
+            way="recompute = 'revolve', or leave it out",
+        ),
+    ] = None
+    """Inputs of a chunk's layers that revolve keeps at once, at most, of every microbatch."""
     attention: Annotated[Attention | None, KERNELS, FrameworkDefault("attention")] = None
     """Attention kernel."""
     fused_cross_entropy: Annotated[bool | None, KERNELS, FrameworkDefault("fused_cross_entropy")] = None

@@ -52,7 +52,8 @@ def add_memory(state: State) -> None:
                 for variant in sorted(state.occurring.get((number, direction > 0, scale), ())):
                     cut = state.cuts[(number, word, variant)]
                     behind = _gathered_behind(state, cut) if variant == UNITS and direction else 0.0
-                    largest = [largest_mark(state, costs, group, word, behind) for group in cut.different]
+                    held = _kept_at_last(costs, chunk)
+                    largest = [largest_mark(state, costs, group, word, behind, held) for group in cut.different]
                     for kinds, less in _halves(between, chunk) if direction else (((0,), 0.0),):
                         effect = [state.effect(_less(tensors, less) if less else tensors) for tensors in largest]
                         marks.append((kinds, variant, tuple([effect[which] for which in cut.which])))
@@ -200,6 +201,14 @@ def _saved_by(
     return tuple(Tensor(name=n, category=c, bytes=float(b)) for (n, c), b in total.items())
 
 
+def _kept_at_last(costs: dict[str, LayerCost], chunk: Chunk) -> float:
+    """Bytes that a chunk's last layer keeps whole, where layers run again one at a time behind it; 0 where they do not."""
+    if not chunk.turns:
+        return 0.0
+    layer, ending = chunk.turns[0]
+    return sum(t.bytes for t in costs[(chunk.names[layer] if chunk.names else "layer") + ending].saved)
+
+
 def _gathered_behind(state: State, cut: Cut) -> float:
     """Return the bytes of units that are gathered while the head, a unit itself, runs backward, so that theirs can begin when it has.
 
@@ -220,18 +229,20 @@ def largest_mark(
     group: tuple[str, ...],
     direction: str,
     behind: float = 0.0,
+    held: float = 0.0,
 ) -> tuple[Tensor, ...]:
     """Return the largest set of temporaries among the layers of a segment.
 
     Args:
         behind: bytes that are counted from where the head's backward begins, but come after the loss's.
+        held: bytes that the forward kept of a layer, in whose place the same of others may stand.
     """
     if group == ("head",) and direction == "backward" and state.resolved.zero_stage == 3:
         made = costs["head"].parameters * gradient_made(state.resolved)
         return _less(costs["head"].backward_mark, made + behind)
     if direction == "backward" and made_in_turn(state.resolved, group):
         return _largest_of_unit(tuple([costs[kind] for kind in group]), gradient_made(state.resolved))
-    return _largest(tuple([costs[kind] for kind in dict.fromkeys(group)]), direction)
+    return _largest(tuple([costs[kind] for kind in dict.fromkeys(group)]), direction, held)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -245,9 +256,13 @@ def _largest_of_unit(layers: tuple[LayerCost, ...], made: float) -> tuple[Tensor
 
 
 @functools.lru_cache(maxsize=4096)
-def _largest(layers: tuple[LayerCost, ...], direction: str) -> tuple[Tensor, ...]:
-    """The largest set of temporaries among these layers."""
+def _largest(layers: tuple[LayerCost, ...], direction: str, held: float) -> tuple[Tensor, ...]:
+    """The largest set of temporaries among these layers, what they make again above what is held among them."""
     marks: list[tuple[Tensor, ...]] = [getattr(cost, f"{direction}_mark") for cost in layers]
+    if direction == "backward" and any(cost.again for cost in layers):
+        above = [max(0.0, sum(t.bytes for t in cost.again) - held) for cost in layers]
+        more = [(Tensor(name="made again", category="activations", bytes=size),) if size else () for size in above]
+        marks = [one + two for one, two in zip(more, marks, strict=True)]
     return max(marks, key=lambda tensors: sum(t.bytes for t in tensors), default=())
 
 

@@ -176,7 +176,7 @@ class Facts:
     @kept
     def recomputes(self) -> Recompute:
         """What is computed again."""
-        return resolve_recompute(self.workload, self.plan, self.framework, self.chunks, self.layer_split)
+        return resolve_recompute(self.workload, self.plan, self.framework, self.schedule, self.chunks, self.layer_split)
 
     @kept
     def post_validates(self) -> bool:
