@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from simulator.options.option import more_than, one_of
+from simulator.options.option import given, more_than, one_of
 
 __all__ = [
     "AHEAD",
@@ -15,6 +15,9 @@ __all__ = [
     "GATHERED_AFTER",
     "GATHERS",
     "IN_BACKWARD",
+    "ON_DRIVES",
+    "PARTITIONED",
+    "POST_VALIDATED",
     "SHARED_EXPERTS",
     "UNITS",
 ]
@@ -151,3 +154,49 @@ AHEAD = (
         when=("gpipe", "fill_drain"),
     ),
 )
+"""Needs of schedule."""
+ON_DRIVES = replace(
+    one_of(
+        "zero_stage",
+        (3,),
+        "optimizer_offload = 'nvme' updates what ZeRO-3 shards, layer by layer",
+        values="zero_stage = {found}",
+        way="zero_stage = 3, or optimizer_offload = 'host'",
+    ),
+    when=("nvme",),
+)
+POST_VALIDATED = (
+    more_than(
+        "pipeline_parallel",
+        1,
+        "post_validation: it lets pipeline ranks begin their next step apart",
+        way="leave post_validation out",
+        when=(True,),
+    ),
+    given(
+        "schedule.flush",
+        "post_validation: it is about the end of a step",
+        values="schedule {schedule.name!r} never flushes",
+        way="leave post_validation out",
+        when=(True,),
+    ),
+)
+"""Needs of post_validation."""
+PARTITIONED = (
+    more_than("tensor_parallel", 1, "partition_activations divides inputs of layers over the tensor-parallel group"),
+    one_of(
+        "recompute",
+        ("full", "revolve"),
+        "partition_activations is about inputs from which whole layers run again",
+        values="recompute = {found!r}",
+        way="leave partition_activations out, or recompute = 'full'",
+    ),
+    one_of(
+        "sequence_parallel",
+        (False,),
+        "inputs that sequence parallelism has divided are not divided again",
+        values="partition_activations = {value} and sequence_parallel = true",
+        way="leave partition_activations or sequence_parallel out",
+    ),
+)
+"""Needs of partition_activations."""

@@ -20,6 +20,9 @@ from simulator.plan.needs import (
     GATHERED_AFTER,
     GATHERS,
     IN_BACKWARD,
+    ON_DRIVES,
+    PARTITIONED,
+    POST_VALIDATED,
     SHARED_EXPERTS,
     UNITS,
 )
@@ -32,7 +35,7 @@ from simulator.plan.values import (
     MeshShape,
     Messages,
     Module,
-    Part,
+    Offload,
     RecomputeKind,
     graphs,
 )
@@ -198,6 +201,11 @@ class Plan(Spec):
         ),
     ] = None
     """Inputs of a chunk's layers that revolve keeps at once, at most, of every microbatch."""
+    partition_activations: Annotated[bool | None, RECOMPUTE, FrameworkDefault("divides_checkpoints"), *PARTITIONED] = (
+        None
+    )
+    """Whether each tensor-parallel rank keeps a part of a layer's input, which an all_gather puts together before the layer
+    runs again (Pa of ZeRO-R, arXiv 1910.02054, section 6.1)."""
     attention: Annotated[Attention | None, KERNELS, FrameworkDefault("attention")] = None
     """Attention kernel."""
     fused_cross_entropy: Annotated[bool | None, KERNELS, FrameworkDefault("fused_cross_entropy")] = None
@@ -349,15 +357,14 @@ class Plan(Spec):
     ] = False
     """Gradients are added as 4-bit integers, inside groups of secondary_shard_size, then between them (ZeRO++
     qgZ)."""
-    optimizer_offload: Annotated[Part, HOST] = 0.0
-    """Part of the optimizer states that lives in host memory and is updated by the CPU; with zero_stage 2 the gradients it
-    is updated with go there bucket by bucket, as they are made, on one replica too."""
+    optimizer_offload: Annotated[Offload, HOST, ON_DRIVES] = 0.0
+    """Part of the optimizer states that lives in host memory ("host": all) and is updated by the CPU, or "nvme": all on its
+    drives, read and written layer by layer with their gradients; with zero_stage 2 gradients go down bucket by bucket."""
     optimizer_offload_overlap: Annotated[
         bool,
         HOST,
-        more_than(
+        given(
             "optimizer_offload",
-            0,
             "optimizer_offload_overlap is about copies of offloaded optimizer states",
             values="optimizer_offload = 0",
             way="leave it out, or optimizer_offload = 1",
@@ -367,7 +374,7 @@ class Plan(Spec):
     activation_offload: Annotated[Layers | None, HOST] = None
     """Layers of each chunk, from its first, whose activations go to host memory between forward and backward."""
     parameter_offload: Annotated[
-        Part,
+        Offload,
         HOST,
         one_of(
             "zero_stage",
@@ -377,8 +384,8 @@ class Plan(Spec):
             way="leave it out, or zero_stage = 3",
         ),
     ] = 0.0
-    """Part of the weights that ZeRO-3 gathers whose shards live in host memory and are copied to the GPU before every
-    gather."""
+    """Part of the weights that ZeRO-3 gathers whose shards live in host memory ("host": all), or on its drives ("nvme"), and
+    are copied to the GPU before every gather."""
     clip_gradients: Annotated[bool | None, GRADIENTS, FrameworkDefault("clips_gradients")] = None
     """Global gradient norm before the update."""
     optimizer_in_backward: Annotated[
@@ -393,20 +400,7 @@ class Plan(Spec):
         bool | None,
         PIPELINE,
         FrameworkDefault("post_validates"),
-        more_than(
-            "pipeline_parallel",
-            1,
-            "post_validation: it lets pipeline ranks begin their next step apart",
-            way="leave post_validation out",
-            when=(True,),
-        ),
-        given(
-            "schedule.flush",
-            "post_validation: it is about the end of a step",
-            values="schedule {schedule.name!r} never flushes",
-            way="leave post_validation out",
-            when=(True,),
-        ),
+        *POST_VALIDATED,
     ] = None
     """Ranks update and begin the next step without waiting for the global gradient norm, which is checked afterwards
     (Zero Bubble)."""

@@ -176,6 +176,7 @@ def _memory_changes(now: ResolvedPlan) -> Iterator[Change]:
                 "recompute_method",
                 "recompute_layers",
                 "recompute_checkpoints",
+                *(() if kind == "full" else ("partition_activations",)),
             )
             none: dict[str, Any] = dict.fromkeys(rest)
             yield Change(name=f"recompute {kind}", plan={"recompute": kind} | none)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from simulator.errors import PlanError
@@ -15,6 +15,7 @@ from simulator.program.program import CATEGORIES
 from simulator.report.prediction import Prediction
 from simulator.report.schema import SCHEMA_VERSION
 from simulator.report.table import Section, Table, bar, percent
+from simulator.report.tiers import Traffic, traffic_of, traffic_section
 from simulator.report.turns import turns_dict, turns_section
 from simulator.schedules.reversal import Reversal
 from simulator.studies.changes import MOST_ROWS, Trial, neighbours, that_matter, trials
@@ -90,9 +91,19 @@ class Explanation:
             "best": None if self.best is None else self._gain(self.best),
             "another_plan": None if self.other is None else self._gain(self.other),
             "changes": [self._gain(trial) for trial in self.gains],
+            "tier_traffic": [asdict(one) for one in self.traffic],
             "recompute_turns": None if self.turns is None else turns_dict(self.turns[1]),
             "provenance": p.provenance,
         }
+
+    @property
+    def traffic(self) -> tuple[Traffic, ...]:
+        """What a GPU moves between tiers of memory; () where steps run into each other."""
+        p = self.prediction
+        if not p.window.whole:
+            return ()
+        kernels = sum(p.breakdown[name] for name in ("forward", "backward", "recompute"))
+        return traffic_of(p.program, p.prices, p.hardware_flops / p.world_size, kernels)
 
     def _gain(self, trial: Trial) -> dict[str, Any]:
         p = trial.outcome
@@ -102,7 +113,8 @@ class Explanation:
     def sections(self) -> list[Section]:
         """Return the explanation to read."""
         turns = [] if self.turns is None else [turns_section(self.turns[1], self.turns[0])]
-        return [self._ladder(), self._binding(), self._memory(), *turns, self._gains()]
+        below = [traffic_section(self.traffic)] if self.traffic else []
+        return [self._ladder(), self._binding(), self._memory(), *below, *turns, self._gains()]
 
     def _ladder(self) -> Section:
         p = self.prediction

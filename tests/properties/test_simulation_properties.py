@@ -63,7 +63,7 @@ def plans(draw: st.DrawFn) -> tuple[Workload, dict[str, Any], int]:
     if plan["zero_stage"] == 3:
         plan["fsdp_unit"] = draw(st.sampled_from([None, 3, "chunk"]))
         plan["fsdp_reduce"] = draw(st.sampled_from([None, "step"]))
-        plan["parameter_offload"] = draw(st.sampled_from([0.0, 1.0]))
+        plan["parameter_offload"] = draw(st.sampled_from([0.0, 1.0, "host"]))
     if plan["recompute"] == "full":
         plan["recompute_method"] = draw(st.sampled_from([None, "block", "every", "uniform", "recursive"]))
         plan["recompute_layers"] = None if plan["recompute_method"] in (None, "recursive") else 2
@@ -218,6 +218,7 @@ PLAN_FIELDS: dict[str, tuple[dict[str, Any], Any, Any]] = {
     "recompute_policy": ({}, "save_qkv_proj", "minimal"),
     "recompute_method": ({"recompute": "full", "recompute_layers": 3}, "block", "every"),
     "recompute_layers": ({"recompute": "full", "recompute_method": "uniform"}, 2, 3),
+    "partition_activations": ({"tensor_parallel": 2, "recompute": "full"}, False, True),
     "recompute_checkpoints": ({"recompute": "revolve"}, 2, 3),
     "optimizer_offload": ({}, 0.0, 0.5),
     "optimizer_offload_overlap": ({"optimizer_offload": 1.0}, False, True),

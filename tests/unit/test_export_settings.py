@@ -74,6 +74,7 @@ def test_torchtitan(tmp_path: Path, model: str, settings: tuple[str, ...]) -> No
     [
         ("plan.zero_stage=2", "plan.overlap_gradients=true", "plan.bucket_size='1 GB'", "plan.framework=deepspeed"),
         ("plan.zero_stage=3", "plan.optimizer_offload=1.0", "plan.parameter_offload=1.0", "plan.framework=deepspeed"),
+        ("plan.zero_stage=3", "plan.optimizer_offload=nvme", "plan.parameter_offload=nvme", "plan.framework=deepspeed"),
         ("plan.zero_stage=1", "plan.framework=deepspeed", "plan.gradient_dtype=fp32", "plan.clip_gradients=false"),
     ],
 )  # fmt: skip

@@ -48,6 +48,11 @@ def test_deepspeed() -> None:
     ("config", "plan"),
     [
         ({"zero_optimization": {"stage": 3, "offload_param": {"device": "cpu"}}}, {"zero_stage": 3, "parameter_offload": 1.0}),
+        (
+            {"zero_optimization": {"stage": 3, "offload_param": {"device": "nvme", "nvme_path": "/d", "buffer_count": 5},
+             "offload_optimizer": {"device": "nvme", "pipeline_read": True}, "sub_group_size": 1e9}},
+            {"zero_stage": 3, "parameter_offload": "nvme", "optimizer_offload": "nvme"},
+        ),
         ({"zero_optimization": {"stage": 3, "zero_hpz_partition_size": 8}}, {"secondary_shard_size": 8}),
         ({"zero_optimization": {"stage": 3, "mics_shard_size": 8}}, {"shard_size": 8}),
         ({"zero_optimization": {"stage": 1}, "tensor_parallel": {"autotp_size": 4}}, {"tensor_parallel": 4}),

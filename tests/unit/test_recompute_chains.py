@@ -237,6 +237,33 @@ def test_other_codes_are_told_the_number_and_what_they_do_not_have() -> None:
     assert "plan.recompute = revolve" in megatron_script(replace(job, plan=revolve(4)))
 
 
+def test_ranks_keep_a_part_each_of_the_inputs_where_the_plan_says_so() -> None:
+    """Pa of ZeRO-R (arXiv 1910.02054, section 6.1): 1 / N of the inputs, an all_gather of b s h per layer more."""
+    workload, plan = work(24), {"recompute": "full", "tensor_parallel": 4, "microbatch_size": 8}
+    whole, parts = (layer(workload, Plan(**plan, partition_activations=value), 4) for value in (False, True))
+    assert size(whole, "saved") == 4 * size(parts, "saved")
+    assert list(whole.backward.label) == list(parts.backward.label)[2:]
+    gathered = list(parts.backward.label).index("layer input all_gather")
+    assert float(parts.backward.message[gathered]) == 8 * 1024 * 1024 * 2
+
+
+def test_inputs_of_a_hundred_billion_weights_are_those_of_the_zero_paper() -> None:
+    """125 layers of 8192, 32 sequences of 1024, 16 tensor ranks: 33 GB, and 2 GB in parts; that is an input for every two layers."""
+    shape = {"layers": 125, "hidden": 8192, "heads": 64, "kv_heads": 64, "ffn": 32768}
+    workload = Workload(
+        model=load_model("gpt3_175b").model_copy(update=shape),
+        sequence_length=1024,
+        global_batch_size=32,
+        precision="fp16",
+    )
+    given = {"recompute": "full", "recompute_layers": 2, "tensor_parallel": 16, "microbatch_size": 32}
+    for parts, expected in ((False, 33e9), (True, 33e9 / 16)):
+        plan = Plan(**given, recompute_method="uniform", partition_activations=parts)
+        state = begin(workload, resolve(workload, plan, 16))
+        kept = sum(size(state.costs[kind], "saved") for kind in state.chunks[0].kinds if "layer" in kind)
+        assert kept == pytest.approx(expected, rel=0.04)
+
+
 BAD: list[tuple[dict[str, Any], str, str]] = [
     ({"recompute": "revolve"}, "is not given", "recompute_checkpoints = 4"),
     ({"recompute": "revolve", "recompute_checkpoints": 25}, "has 24", "recompute_checkpoints = 24"),
@@ -257,6 +284,13 @@ BAD: list[tuple[dict[str, Any], str, str]] = [
     ({"recompute": "full", "recompute_method": "recursive", "recompute_layers": 2}, "= 2", "'uniform'"),
     ({"recompute": "selective", "recompute_method": "recursive"}, "'selective'", "recompute = 'full'"),
     ({"recompute": "full", "recompute_method": "block", "recompute_layers": "auto"}, "'block'", "'uniform'"),
+    ({"recompute": "full", "partition_activations": True}, "tensor_parallel = 1", "tensor_parallel > 1"),
+    ({"partition_activations": True, "recompute": "none", "tensor_parallel": 2}, "'none'", "recompute = 'full'"),
+    (
+        {"partition_activations": True, "recompute": "full", "tensor_parallel": 2, "sequence_parallel": True},
+        "sequence_parallel = true",
+        "leave partition_activations or sequence_parallel out",
+    ),
     ({"recompute": "none", "recompute_layers": "auto"}, "'none'", "recompute = 'full'"),
 ]
 

@@ -16,8 +16,8 @@ import numpy as np
 
 from simulator.lowering.layers.expand import LayerCost
 from simulator.lowering.memory.activation_copies import activations_on_host
-from simulator.lowering.memory.host_shards import gathered_shard, shard_bytes, shards_on_host
-from simulator.lowering.memory.offload import device_bytes, host_tensors
+from simulator.lowering.memory.host_shards import gathered_shard, shard_bytes, shards_on_drives, shards_on_host
+from simulator.lowering.memory.offload import device_bytes, host_tensors, nvme_tensors
 from simulator.lowering.memory.resident_memory import beside_states
 from simulator.lowering.resolve.resolved_plan import ResolvedPlan
 from simulator.lowering.steps.assign import Chunk, classes_of
@@ -67,6 +67,7 @@ def add_memory(state: State) -> None:
     resolved = state.resolved
     if resolved.optimizer_offload or resolved.activation_offload or resolved.parameter_offload:
         state.host = [_on_host(state, rank) for rank in range(state.ranks)]
+        state.drives = [_on_drives(state, rank) for rank in range(state.ranks)]
 
 
 class _Stand(NamedTuple):
@@ -350,10 +351,21 @@ def _resident(state: State, rank: int, older: int) -> list[Tensor]:
 
 def _on_host(state: State, rank: int) -> list[Tensor]:
     """What stands in the host's memory for one GPU of a rank, at most."""
-    held = rank_held(state, rank)
-    mine = held.sharded(state.resolved) if state.resolved.zero_stage else held.all
+    mine = _updated_by(state, rank)
     shards = shards_on_host(state, rank, state.resolved.optimizer_offload * mine)
     return [*host_tensors(state, rank, mine), *shards, *activations_on_host(state, rank)]
+
+
+def _on_drives(state: State, rank: int) -> list[Tensor]:
+    """What stands on the host's drives for one GPU of a rank, at most."""
+    mine = _updated_by(state, rank)
+    return [*nvme_tensors(state, mine), *shards_on_drives(state, rank, state.resolved.optimizer_offload * mine)]
+
+
+def _updated_by(state: State, rank: int) -> float:
+    """Weights that one GPU of a rank updates [count]."""
+    held = rank_held(state, rank)
+    return held.sharded(state.resolved) if state.resolved.zero_stage else held.all
 
 
 def _secondary(held: Held, resolved: ResolvedPlan) -> float:

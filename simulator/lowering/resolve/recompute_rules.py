@@ -30,7 +30,9 @@ def resolve_recompute(
     """
     kind: str = chosen(plan, framework, "recompute")
     revolves = kind == "revolve"
-    plan.check_needs("recompute", "recompute_checkpoints", recompute=kind)
+    plan.check_needs("recompute", "recompute_checkpoints", "partition_activations", recompute=kind)
+    plan.check_needs("tensor_parallel", "partition_activations")
+    plan.check_needs("sequence_parallel", "partition_activations")
     policy = load_recompute_policy(plan.recompute_policy) if plan.recompute_policy else None
     if policy is not None:
         _check_policy(plan)
