@@ -131,7 +131,7 @@ MAY_EXCEED = 0.06
 def may_fit(prediction: Prediction) -> bool:
     """Whether the memory may suffice: the run did run, so a peak that is a little too large does not tell against it."""
     room = float(prediction.capacities[prediction.fullest]) * (1.0 + MAY_EXCEED)
-    return prediction.peak_memory <= room and prediction.host_memory <= prediction.host_capacity
+    return prediction.peak_memory <= room and not any(tier.over for tier in prediction.tiers)
 
 
 def group_of(row: Row) -> str:

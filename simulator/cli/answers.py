@@ -60,6 +60,7 @@ ANSWERS = {
             "peak_memory_band_bytes": Key("list", "per rank: `low` and `high` of the 80 % band"),
             "memory_capacity_bytes": Key("number", "of the GPU of the fullest rank"),
             "host_memory_bytes": Key("number", "what the GPUs of the fullest node keep in its host's memory"),
+            "nvme_bytes": Key("number", "what the GPUs of the fullest node keep on its drives"),
             "largest_at_peak": _LARGEST,
             "fits": _FITS,
             "band": Key("table", "log spread of each term of the band, and of whole runs of this kind"),
@@ -96,6 +97,14 @@ ANSWERS = {
             "changes": Key("list", "every neighbouring plan with its outcome"),
             "stragglers": _more("table", "where parts of the cluster differ: who sets the pace"),
             "another_plan": Key("table?", "a quicker plan that fits, found by a search of a second"),
+            "tier_traffic": Key(
+                "list",
+                "per kind of copy below the GPU's memory: bytes, seconds, FLOP per byte, efficiency if not hidden",
+            ),
+            "recompute_turns": Key(
+                "table?",
+                "of the longest chunk: `turns` of its backward with the layers that run again, inputs that stand",
+            ),
         },
     ),
     "compare": AnswerSchema(

@@ -306,10 +306,10 @@ def _link(
 
 
 def _copy(draft: _Draft, what: str, message: float, account: int, host: Host) -> None:
-    """Price what the host does; copies use the GPU's copy engines, updates nothing of it."""
+    """Price what the host does; copies use the GPU's copy engines, updates and drives nothing of it."""
     seconds, which, sigma = host_seconds(what, message, host)
     draft.occupancy = seconds
-    if what != "host_update":
+    if what in ("to_host", "to_device"):
         draft.share[RESOURCE_KINDS.index("copy")] = 1.0
     draft.account[account] = seconds
     draft.note(which, seconds, sigma, True)

@@ -207,6 +207,7 @@ def _rank_kinds(kinds: list[Cluster], of_rank: Ints, parts: Ints, class_of: Ints
                     gpus=tuple(dict.fromkeys(g.name for g in gpus)),
                     memory=min(g.usable_memory for g in gpus),
                     host_memory=min(kinds[m].node.host_memory or 0.0 for m in members.tolist()),
+                    nvme=min(kinds[m].node.nvme or 0.0 for m in members.tolist()),
                     peak_flops={d: float(np.average([g.peak(d) for g in gpus], weights=counts)) for d in names},
                     parts=tuple(i for i in range(touched.bit_length()) if touched >> i & 1),
                 )

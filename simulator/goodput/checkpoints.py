@@ -86,7 +86,8 @@ def checkpoint_bytes(job: Job, prediction: Prediction) -> float:
     )
     on_hosts = sum(
         weight * float(effect.by_category()[_KEPT].sum())
-        for weight, effect in zip(program.rank_weight, program.host_resident, strict=False)
+        for resident in (program.host_resident, program.nvme_resident)
+        for weight, effect in zip(program.rank_weight, resident, strict=False)
     )
     return float(min(full, on_gpus + on_hosts))
 

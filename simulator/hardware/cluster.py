@@ -42,7 +42,8 @@ class Node(NamedSpec):
     `gpu`, `link` (between its GPUs), `host_link` (to its CPU) and `network_link` (one NIC; "" = no network) are names
     of other data files.  `in_network_reduction`: its switches add up (NVLink SHARP).  `peer_to_peer`: GPUs write to
     each other directly; False = all traffic goes through the host's memory.  `host_memory` and `host_memory_bandwidth` are
-    those of all its CPUs together, as data sheets print them; `gpus_per_host_link` share one host link.  `gpu_power`: what each GPU may
+    those of all its CPUs together, as data sheets print them; `gpus_per_host_link` share one host link.  `nvme`, `nvme_read` and
+    `nvme_write` are those of all its drives together, the rates as large transfers reach them.  `gpu_power`: what each GPU may
     draw here, where that is less than its own limit (modules that share theirs with a CPU).
     """
 
@@ -57,6 +58,9 @@ class Node(NamedSpec):
     host_memory: Bytes | None = None
     host_memory_bandwidth: BytesPerSecond | None = None
     gpus_per_host_link: Annotated[int, Field(ge=1, le=64)] = 1
+    nvme: Bytes | None = None
+    nvme_read: BytesPerSecond | None = None
+    nvme_write: BytesPerSecond | None = None
     in_network_reduction: bool = False
     peer_to_peer: bool = True
     gpu_power: Watts | None = None
@@ -69,6 +73,8 @@ class Node(NamedSpec):
     def _check(self) -> Node:
         if bool(self.network_link) != bool(self.nics):
             raise ValueError(f"nics = {self.nics} with network_link = {self.network_link!r}: give both or neither")
+        if len({bool(value) for value in (self.nvme, self.nvme_read, self.nvme_write)}) > 1:
+            raise ValueError("nvme, nvme_read and nvme_write belong together: give all three or none")
         return self
 
 

@@ -22,7 +22,8 @@ Spread = Annotated[float, Field(gt=0, le=3)]
 class HostCoefficients(NamedSpec):
     """What hosts reach: `copy_fraction` of the link's bandwidth by copies of pinned memory, after `copy_start` [s] of the driver;
     `stream_fraction` of the memory's bandwidth by loops over arrays, `unbound_fraction` where the threads of several ranks may each run on
-    every core; sigmas of log(measured / priced).  `arm_pace`: how fast Arm servers run the Python and the dispatch of a framework beside
+    every core; sigmas of log(measured / priced), `nvme_sigma` of drives.
+    `arm_pace`: how fast Arm servers run the Python and the dispatch of a framework beside
     x86 servers, whose times its profile gives [1]; `training_pace`: how fast operators are started in a training step beside a loop of one
     operator, which is what profiles give [1]."""
 
@@ -33,6 +34,7 @@ class HostCoefficients(NamedSpec):
     copy_sigma: Spread
     stream_sigma: Spread
     unbound_sigma: Spread
+    nvme_sigma: Spread
     arm_pace: Fraction
     training_pace: Fraction
 
@@ -45,6 +47,7 @@ class Host:
         copy_bandwidth: one direction, reached [B/s]; `copy_start`: before the first byte [s].
         stream_bandwidth: of the memory, reached when all GPUs of the job on the node use it [B/s].
         memory: of the whole node [B].
+        nvme_read, nvme_write: of the drives, when all GPUs of the job on the node use them [B/s]; 0 = the node's file names none.
     """
 
     copy_bandwidth: float
@@ -53,6 +56,9 @@ class Host:
     memory: float
     copy_sigma: float
     stream_sigma: float
+    nvme_read: float = 0.0
+    nvme_write: float = 0.0
+    nvme_sigma: float = 0.0
 
 
 @functools.lru_cache(maxsize=4)
@@ -102,4 +108,7 @@ def host_of(cluster: Cluster, unbound: bool = False) -> Host:
         memory=node.host_memory,
         copy_sigma=numbers.copy_sigma,
         stream_sigma=numbers.unbound_sigma if crowded else numbers.stream_sigma,
+        nvme_read=(node.nvme_read or 0.0) / cluster.gpus_per_node,
+        nvme_write=(node.nvme_write or 0.0) / cluster.gpus_per_node,
+        nvme_sigma=numbers.nvme_sigma,
     )

@@ -133,7 +133,7 @@ class RankKind:
         replicas: the replicas it stands for, such as "0-2,5".
         gpus: kinds of GPU of its members.
         memory: what programs can use of the smallest of them [B].
-        host_memory: of the smallest of their nodes [B], 0 where a node's file does not say.
+        host_memory, nvme: of the smallest of their nodes [B], 0 where a node's file does not say.
         peak_flops: of the mean of them, by number format [FLOP/s].
         parts: numbers of the parts of the cluster that its members belong to.
     """
@@ -143,6 +143,7 @@ class RankKind:
     gpus: tuple[str, ...]
     memory: float
     host_memory: float
+    nvme: float
     peak_flops: Mapping[str, float]
     parts: tuple[int, ...]
 

@@ -45,7 +45,7 @@ def memory_data(prediction: Prediction, ranks: list[int], level: int = 6) -> dic
         "packed": pack(columns, level),
         "peaks": [_peak(p, rank) for rank in ranks],
         "fullest": p.fullest,
-        "host": [p.host_memory, p.host_capacity] if p.host_memory else None,
+        "tiers": [[tier.place, tier.held, tier.capacity] for tier in p.tiers if tier.held],
     }
 
 

@@ -94,6 +94,10 @@ class _TooLarge(PlanError):
     """A step that would hold up the page."""
 
 
+_WITH_NUMBER = ("revolve",)
+"""Kinds of recompute that need a number which the page does not ask for."""
+
+
 def _choices() -> dict[str, Any]:
     """What the page's lists offer."""
     from simulator.plan.plan import Plan
@@ -111,7 +115,7 @@ def _choices() -> dict[str, Any]:
         "clusters": sorted(names("clusters")),
         "frameworks": sorted(names("frameworks")),
         "schedules": schedules,
-        "recompute": literals("recompute"),
+        "recompute": [kind for kind in literals("recompute") if kind not in _WITH_NUMBER],
         "attention": literals("attention"),
         "precision": [
             "bf16",

@@ -32,7 +32,11 @@ _NO_EFFECT = {
     "zero_optimization.stage3_gather_fp16_weights_on_model_save", "zero_optimization.load_from_fp32_weights",
     "zero_optimization.elastic_checkpoint",
     "zero_optimization.ignore_unused_parameters", "zero_optimization.offload_optimizer.pin_memory",
-    "zero_optimization.offload_param.pin_memory",
+    "zero_optimization.offload_param.pin_memory", "zero_optimization.sub_group_size", "zero_optimization.offload_optimizer.nvme_path",
+    "zero_optimization.offload_optimizer.buffer_count", "zero_optimization.offload_optimizer.pipeline_read",
+    "zero_optimization.offload_optimizer.pipeline_write", "zero_optimization.offload_optimizer.fast_init",
+    "zero_optimization.offload_param.nvme_path", "zero_optimization.offload_param.buffer_count",
+    "zero_optimization.offload_param.buffer_size", "zero_optimization.offload_param.max_in_cpu",
     "fp16.loss_scale", "fp16.initial_scale_power", "fp16.loss_scale_window", "fp16.hysteresis", "fp16.min_loss_scale", "fp16.auto_cast",
     "fp16.consecutive_hysteresis", "optimizer.legacy_fusion",
 }  # fmt: skip
@@ -218,10 +222,14 @@ def _offload(settings: Settings, findings: Findings, at: str, stage: int) -> Non
     ):
         if entry is None or word_of(entry) in ("none", "None"):
             continue
-        if word_of(entry) != "cpu":
-            settings.refuse(entry, "only the CPU's memory is modelled")
+        if word_of(entry) not in ("cpu", "nvme"):
+            settings.refuse(entry, "states go to the CPU's memory or to its drives: cpu or nvme")
         elif field == "parameter_offload" and stage != 3:
             settings.refuse(entry, "weights are offloaded by ZeRO-3 only")
+        elif word_of(entry) == "nvme" and stage != 3:
+            settings.refuse(entry, "states go to drives under ZeRO-3 only")
+        elif word_of(entry) == "nvme":
+            settings.put(f"plan.{field}", entry, "nvme")
         else:
             settings.put(f"plan.{field}", entry, value)
 

@@ -52,10 +52,13 @@ def _idle(findings: Findings, replicas: int | None) -> Iterator[tuple[str, str]]
             "tensor_parallel_splits",
             "expert_tensor_parallel",
             "vocabulary_parallel_loss",
+            "partition_activations",
         ):
             yield f"plan.{name}", "tensor_parallel = 1"
     elif findings.get("plan.expert_tensor_parallel") == plan("tensor_parallel"):
         yield "plan.expert_tensor_parallel", "experts are split as other layers are"
+    if findings.get("plan.sequence_parallel"):
+        yield "plan.partition_activations", "sequence_parallel has divided them"
     if plan("context_parallel") == 1:
         for name in ("context_parallel_kind", "context_parallel_inner"):
             yield f"plan.{name}", "context_parallel = 1"
@@ -79,6 +82,8 @@ def _idle(findings: Findings, replicas: int | None) -> Iterator[tuple[str, str]]
         if stage < 3 or not _hooks(findings):
             yield "plan.zero_stage", "one replica"
             yield "plan.parameter_offload", "one replica"
+        elif findings.get("plan.parameter_offload") == "nvme":
+            yield "plan.parameter_offload", "one replica, which keeps its weights"
     if stage == 3:
         yield "plan.overlap_gradients", "ZeRO-3 always reduces beside the backward pass"
         yield "plan.bucket_size", "ZeRO-3 reduces unit by unit"

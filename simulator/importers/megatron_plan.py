@@ -211,6 +211,12 @@ def _recompute(settings: Settings, findings: Findings) -> None:
             settings.refuse(entry, "says which layers are recomputed, but none are recomputed whole")
         elif entry is not None:
             settings.put(f"plan.{field}", entry, word_of(entry) if entry is method else whole_of(entry))
+    if settings.flag("distribute_saved_activations"):
+        place = settings.said("distribute_saved_activations")
+        if full:
+            findings.put("plan.partition_activations", True, place)
+        else:
+            findings.ignore(place, "distribute_saved_activations: no layer is recomputed whole")
     if full and method is not None and count is None:
         findings.assume("plan.recompute_layers", 1, "Megatron's default of recompute_num_layers")
     modules = settings.take("recompute_modules")

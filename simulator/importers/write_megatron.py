@@ -21,7 +21,8 @@ _POSITIONS = {"learned": "learned_absolute", "rotary": "rope", "none": "none"}
 _SAID = {
     "tensor_parallel", "context_parallel", "context_parallel_kind", "context_parallel_inner", "pipeline_parallel", "data_parallel",
     "expert_parallel", "expert_tensor_parallel", "expert_exchange", "sequence_parallel", "tensor_parallel_splits", "chunks_per_rank",
-    "microbatch_size", "schedule", "zero_stage", "recompute", "recompute_modules", "recompute_method", "recompute_layers", "attention",
+    "microbatch_size", "schedule", "zero_stage", "recompute", "recompute_modules", "recompute_method", "recompute_layers",
+    "partition_activations", "attention",
     "gradient_accumulation_fusion", "expert_permute_fusion",
     "fused_cross_entropy", "overlap_gradients", "overlap_parameters", "bucket_size", "gradient_dtype", "layer_split", "optimizer_offload",
     "optimizer_offload_overlap", "activation_offload", "dropout", "cuda_graphs", "framework",
@@ -228,8 +229,11 @@ def _training(job: Job) -> Iterator[tuple[str, Any]]:
         if p.recompute_modules:
             yield "recompute-modules", " ".join(p.recompute_modules)
         if s.recompute == "full":
-            yield "recompute-method", p.recompute_method or "uniform"
-            yield "recompute-num-layers", p.recompute_layers or 1
+            has = s.recomputes.method in ("block", "uniform")
+            yield "recompute-method", s.recomputes.method if has else "uniform"
+            yield "recompute-num-layers", s.recomputes.layers if has else 1
+            if p.partition_activations:
+                yield "distribute-saved-activations", True
     dropout = 0.1 if s.style.dropout else 0.0
     yield "attention-dropout", dropout
     yield "hidden-dropout", dropout
@@ -241,7 +245,7 @@ def _training(job: Job) -> Iterator[tuple[str, Any]]:
         yield "cross-entropy-loss-fusion", True
     if p.optimizer_offload:
         yield "optimizer-cpu-offload", True
-        yield "optimizer-offload-fraction", p.optimizer_offload
+        yield "optimizer-offload-fraction", s.optimizer_offload
         if p.optimizer_offload_overlap:
             yield "overlap-cpu-optimizer-d2h-h2d", True
     if p.activation_offload:
@@ -264,8 +268,10 @@ def _without_flags(job: Job) -> Iterator[str]:
 
         if SCHEDULES.get(p.schedule).name not in _SCHEDULES:
             yield f"plan.schedule = {p.schedule}: Megatron-LM runs 1F1B, plain or interleaved"
-    if p.recompute in ("operators",) or p.recompute_method == "every":
+    if p.recompute in ("operators", "revolve") or p.recompute_method in ("every", "recursive"):
         yield f"plan.recompute = {p.recompute} {p.recompute_method or ''}".rstrip()
+    if p.optimizer_offload == "nvme":
+        yield "plan.optimizer_offload = nvme: Megatron-LM keeps states in host memory"
     if p.attention is not None and p.attention not in _BACKENDS:
         yield f"plan.attention = {p.attention}"
     if p.framework != "megatron_core":

@@ -75,7 +75,7 @@ def torchtitan_toml(job: Job) -> str:
             "pipeline_parallel_degree": p.pipeline_parallel,
             "expert_parallel_degree": p.expert_parallel,
         },
-        "activation_checkpoint": _recompute(s.recompute, p.recompute_method, p.recompute_layers),
+        "activation_checkpoint": _recompute(s.recompute, s.recomputes.method, s.recomputes.layers),
         "compile": {"enable": p.framework != "torchtitan_eager"},
     }
     if p.framework == "torchtitan":
@@ -106,7 +106,11 @@ def torchtitan_toml(job: Job) -> str:
         parallel["fsdp_reshard_after_forward"] = "always" if p.reshard_after_forward else "never"
     if p.tensor_parallel_splits:
         parallel["enable_async_tensor_parallel"] = True
-    if p.parameter_offload == 1.0 and p.optimizer_offload == 1.0:
+    if "nvme" in (s.parameter_tier, s.optimizer_tier):
+        raise PlanError(
+            "torchtitan keeps states on GPUs or in host memory, but the plan has some on drives. Way out: 'host'."
+        )
+    if s.parameter_offload == 1.0 and s.optimizer_offload == 1.0:
         tables["training"]["enable_cpu_offload"] = True
     return _toml(job, tables)
 
@@ -130,14 +134,14 @@ def _same(a: Model, b: Model) -> bool:
     return left == right
 
 
-def _recompute(kind: str, method: str | None, layers: int | None) -> dict[str, Any]:
+def _recompute(kind: str, method: str, layers: int) -> dict[str, Any]:
     if kind == "operators":
         return {"mode": "selective", "selective_ac_option": "op"}
     if kind == "full" and method == "every":
         return {"mode": "selective", "selective_ac_option": str(layers)}
     if kind not in ("none", "full") or method:
         raise PlanError(
-            f"torchtitan has no recompute = {kind!r} {method or ''}. Way out: none, operators, full, or every n-th layer."
+            f"torchtitan has no recompute = {kind!r} {method}. Way out: none, operators, full, or every n-th layer."
         )
     return {"mode": kind}
 
@@ -169,10 +173,11 @@ def deepspeed_json(job: Job) -> tuple[str, tuple[str, ...]]:
         zero["overlap_comm"] = bool(p.overlap_gradients)
     if p.bucket_size:
         zero["reduce_bucket_size"] = int(p.bucket_size / BYTES_PER_ELEMENT[p.gradient_dtype or w.precision])
-    if p.optimizer_offload:
-        zero["offload_optimizer"] = {"device": "cpu", "ratio": p.optimizer_offload}
-    if p.parameter_offload:
-        zero["offload_param"] = {"device": "cpu"}
+    if s.optimizer_offload:
+        ratio = {"ratio": s.optimizer_offload} if s.optimizer_tier == "host" else {}
+        zero["offload_optimizer"] = {"device": _DEVICES[s.optimizer_tier]} | ratio
+    if s.parameter_offload:
+        zero["offload_param"] = {"device": _DEVICES[s.parameter_tier]}
     if p.secondary_shard_size:
         zero["zero_hpz_partition_size"] = p.secondary_shard_size
     for field in ("quantized_weights", "quantized_gradients"):
@@ -199,6 +204,9 @@ def deepspeed_json(job: Job) -> tuple[str, tuple[str, ...]]:
     if p.context_parallel > 1 and s.context_parallel_kind == "ulysses":
         config["sequence_parallel_size"] = p.context_parallel
     return json.dumps(config, indent=2) + "\n", tuple(_elsewhere(job))
+
+
+_DEVICES = {"host": "cpu", "nvme": "nvme"}
 
 
 def _optimizer(name: str, exchange: str) -> str:

@@ -12,13 +12,15 @@ import functools
 import numpy as np
 
 from simulator.errors import PlanError
+from simulator.lowering.grouping import with_groups
 from simulator.lowering.layers.expand import LayerCost, layer_costs
 from simulator.lowering.layers.outputs import on_one_rank
-from simulator.lowering.layers.recompute import Recompute, layer_policies
+from simulator.lowering.layers.recompute import Recompute, layer_policies, reversal_of
 from simulator.lowering.memory.activation_copies import add_activation_copies
 from simulator.lowering.memory.copy_order import order_copies
 from simulator.lowering.memory.remember import add_memory
-from simulator.lowering.resolve.resolved_plan import ResolvedPlan, resolve
+from simulator.lowering.resolve import resolved_plan
+from simulator.lowering.resolve.resolved_plan import ResolvedPlan
 from simulator.lowering.steps.assign import Chunk, Chunks, assign_layers
 from simulator.lowering.steps.asynchronous import add_updates
 from simulator.lowering.steps.connect import add_transfers
@@ -32,10 +34,20 @@ from simulator.lowering.steps.update import add_update
 from simulator.plan.plan import Plan
 from simulator.program.program import Program
 from simulator.schedules.order import PipelineOrder
+from simulator.schedules.reversal import Reversal
 from simulator.workload.model import Model
 from simulator.workload.workload import Workload
 
-__all__ = ["PASSES", "ResolvedPlan", "begin", "chunks_of", "lower", "lower_resolved", "resolve"]
+__all__ = [
+    "PASSES",
+    "ResolvedPlan",
+    "begin",
+    "chunks_of",
+    "longest_reversal",
+    "lower",
+    "lower_resolved",
+    "resolve",
+]
 
 PASSES = (
     add_instances,
@@ -49,6 +61,14 @@ PASSES = (
     add_memory,
 )
 """What runs between assignment and emission, in this order."""
+
+
+def resolve(
+    workload: Workload, plan: Plan, world_size: int, cluster_name: str = "the cluster", tries: bool = False
+) -> ResolvedPlan:
+    """Return the plan with every choice made: as `resolved_plan.resolve`, and what is left to memory is counted."""
+    resolved = resolved_plan.resolve(workload, plan, world_size, cluster_name, tries)
+    return with_groups(resolved, functools.partial(begin, workload))
 
 
 def lower(workload: Workload, plan: Plan, world_size: int | None = None) -> Program:
@@ -88,25 +108,47 @@ def begin(workload: Workload, resolved: ResolvedPlan) -> State:
             )
         return layer_costs(workload, resolved, sequences=sequences)
 
-    costs = layer_costs(workload, resolved)
+    costs, recomputes = layer_costs(workload, resolved), resolved.recomputes
     if resolved.exchange.one_process and resolved.replicas > 1:
         facts = resolved.replicas, resolved.replica_axes
         costs = {kind: on_one_rank(cost, *facts) for kind, cost in costs.items()}
+    work = _work(workload.model, resolved, costs)
     return State(
         scaled_costs=scaled,
         workload=workload,
         resolved=resolved,
-        chunks=chunks_of(workload.model, resolved.recomputes, resolved.layer_split, structure.placement.chunks),
+        chunks=chunks_of(workload.model, recomputes, resolved.layer_split, structure.placement.chunks, work),
         costs=costs,
         structure=structure,
     )
 
 
+def longest_reversal(workload: Workload, resolved: ResolvedPlan) -> Reversal:
+    """Return in what turns the chunk with most layers runs backward."""
+    state = begin(workload, resolved)
+    chunk = max(state.chunks, key=lambda chunk: chunk.layers)
+    return reversal_of(chunk, resolved.recomputes, dict(_work(workload.model, resolved, state.costs)))
+
+
+def _work(
+    model: Model, resolved: ResolvedPlan, costs: dict[str, LayerCost]
+) -> tuple[tuple[str, tuple[float, float]], ...]:
+    """FLOP of the forward and bytes of the input of every kind of layer, where an order of fewest forwards asks for them."""
+    kinds = dict.fromkeys(model.layer_kinds) if resolved.recomputes.method == "revolve" else ()
+    return tuple([(kind, (float(costs[kind].forward.flops.sum()), costs[kind].input_bytes)) for kind in kinds])
+
+
 @functools.lru_cache(maxsize=256)
-def chunks_of(model: Model, recomputes: Recompute, split: tuple[int, ...] | None, count: int) -> tuple[Chunk, ...]:
-    """What each chunk holds, and what its layers recompute."""
+def chunks_of(
+    model: Model,
+    recomputes: Recompute,
+    split: tuple[int, ...] | None,
+    count: int,
+    work: tuple[tuple[str, tuple[float, float]], ...] = (),
+) -> tuple[Chunk, ...]:
+    """What each chunk holds, and what its layers recompute; `work`: as `layer_policies` takes it."""
     chunks = assign_layers(model.depth, count, split, model.layer_kinds, model.mtp_layers)
-    return _first_of_equals(Chunks(layer_policies(chunk, recomputes) for chunk in chunks))
+    return _first_of_equals(Chunks(layer_policies(chunk, recomputes, dict(work)) for chunk in chunks))
 
 
 @functools.lru_cache(maxsize=1024)

@@ -7,7 +7,9 @@ from dataclasses import replace
 from simulator.options.option import given, more_than, one_of
 
 __all__ = [
+    "AHEAD",
     "BY_GATHER",
+    "BY_MASKS",
     "COPIES",
     "EACH_MICROBATCH",
     "ENDS_APART",
@@ -15,6 +17,8 @@ __all__ = [
     "GATHERED_AFTER",
     "GATHERS",
     "IN_BACKWARD",
+    "ON_DRIVES",
+    "PARTITIONED",
     "SHARED_EXPERTS",
     "UNITS",
 ]
@@ -25,6 +29,13 @@ EXPERT_CHOICE = more_than(
     "{name} is about a mixture of experts",
     values="model {model.name!r} is dense",
     way="leave {name} out, or a model with experts",
+)
+BY_MASKS = one_of(
+    "expert_exchange",
+    ("einsum",),
+    "expert_group_size is the number of tokens that one-hot masks dispatch together",
+    values="expert_exchange = {found!r} has none (expert_group_size = {value})",
+    way="leave it out, or expert_exchange = 'einsum'",
 )
 SHARED_EXPERTS = more_than(
     "expert_parallel",
@@ -152,3 +163,49 @@ GATHERED_AFTER = (
     ),
 )
 """Needs of overlap_parameters."""
+AHEAD = (
+    more_than(
+        "pipeline_parallel",
+        1,
+        "schedule {value!r} sends forwards to the next pipeline rank ahead of time",
+        way="leave schedule out, or pipeline_parallel > 1",
+        when=("eager_one_f_one_b", "eager_1f1b", "dapple_pb"),
+    ),
+    more_than(
+        "turns",
+        1,
+        "schedule {value!r} puts the forwards of microbatches in front of their backwards",
+        values="a step has 1 microbatch on 1 pipeline rank",
+        way="leave schedule out, or a larger global_batch_size",
+        when=("gpipe", "fill_drain"),
+    ),
+)
+"""Needs of schedule."""
+ON_DRIVES = replace(
+    one_of(
+        "zero_stage",
+        (3,),
+        "optimizer_offload = 'nvme' updates what ZeRO-3 shards, layer by layer",
+        values="zero_stage = {found}",
+        way="zero_stage = 3, or optimizer_offload = 'host'",
+    ),
+    when=("nvme",),
+)
+PARTITIONED = (
+    more_than("tensor_parallel", 1, "partition_activations divides inputs of layers over the tensor-parallel group"),
+    one_of(
+        "recompute",
+        ("full", "revolve"),
+        "partition_activations is about inputs from which whole layers run again",
+        values="recompute = {found!r}",
+        way="leave partition_activations out, or recompute = 'full'",
+    ),
+    one_of(
+        "sequence_parallel",
+        (False,),
+        "inputs that sequence parallelism has divided are not divided again",
+        values="partition_activations = {value} and sequence_parallel = true",
+        way="leave partition_activations or sequence_parallel out",
+    ),
+)
+"""Needs of partition_activations."""

@@ -12,7 +12,9 @@ from pydantic import BeforeValidator, ConfigDict, Field
 
 from simulator.options.option import FrameworkDefault, Group, check_needs, given, more_than, one_of
 from simulator.plan.needs import (
+    AHEAD,
     BY_GATHER,
+    BY_MASKS,
     COPIES,
     EACH_MICROBATCH,
     ENDS_APART,
@@ -20,6 +22,8 @@ from simulator.plan.needs import (
     GATHERED_AFTER,
     GATHERS,
     IN_BACKWARD,
+    ON_DRIVES,
+    PARTITIONED,
     SHARED_EXPERTS,
     UNITS,
 )
@@ -32,7 +36,7 @@ from simulator.plan.values import (
     MeshShape,
     Messages,
     Module,
-    Part,
+    Offload,
     RecomputeKind,
     graphs,
 )
@@ -93,13 +97,7 @@ class Plan(Spec):
         Degree | None,
         EXPERTS,
         EXPERT_CHOICE,
-        one_of(
-            "expert_exchange",
-            ("einsum",),
-            "expert_group_size is the number of tokens that one-hot masks dispatch together",
-            values="expert_exchange = {found!r} has none (expert_group_size = {value})",
-            way="leave it out, or expert_exchange = 'einsum'",
-        ),
+        BY_MASKS,
     ] = None
     """Tokens of a group, at most, of a rank's microbatch, which is cut into equal ones; left out: a sequence, in codes whose
     masks span one (MaxText), else 1,024, as in Mesh-TensorFlow."""
@@ -153,21 +151,7 @@ class Plan(Spec):
     schedule: Annotated[
         str | None,
         PIPELINE,
-        more_than(
-            "pipeline_parallel",
-            1,
-            "schedule {value!r} sends forwards to the next pipeline rank ahead of time",
-            way="leave schedule out, or pipeline_parallel > 1",
-            when=("eager_one_f_one_b", "eager_1f1b", "dapple_pb"),
-        ),
-        more_than(
-            "turns",
-            1,
-            "schedule {value!r} puts the forwards of microbatches in front of their backwards",
-            values="a step has 1 microbatch on 1 pipeline rank",
-            way="leave schedule out, or a larger global_batch_size",
-            when=("gpipe", "fill_drain"),
-        ),
+        *AHEAD,
     ] = None
     """Name of a pipeline schedule; left out: one_f_one_b, or interleaved_1f1b where a rank has several chunks."""
     zero_stage: Annotated[int, Field(strict=True, ge=0, le=3), STATES] = 0
@@ -187,17 +171,36 @@ class Plan(Spec):
     """Ranks that hold a second copy of the weights for the backward pass of ZeRO-3 (ZeRO++ hpZ)."""
     recompute: Annotated[RecomputeKind | None, RECOMPUTE, FrameworkDefault("recompute")] = None
     """none, selective (attention core), operators (memory-bound kernels, every second matrix product and
-    grouped products of experts, as torchtitan's selective mode does) or full (every layer from its input)."""
+    grouped products of experts, as torchtitan's selective mode does), full (every layer from its input) or revolve (from
+    recompute_checkpoints inputs, in the order of fewest forwards; Griewank and Walther, Algorithm 799)."""
     recompute_modules: Annotated[tuple[Module, ...] | None, Listed, RECOMPUTE] = None
     """What selective recompute makes again, in place of the attention core."""
     recompute_policy: Annotated[Name | None, RECOMPUTE] = None
     """Name of a policy (hardware_specs/recompute_policies): the values that it names and the layer's input are kept,
     what the backward pass needs beside them is made again; in place of recompute."""
-    recompute_method: Annotated[Literal["block", "every", "uniform"] | None, RECOMPUTE] = None
-    """Which layers of a chunk recompute: its first recompute_layers ("block"), "every" n-th one, or all, so many at a
-    time from one input ("uniform"); left out: all, each from its own."""
-    recompute_layers: Annotated[Degree | None, RECOMPUTE] = None
-    """How many layers, as recompute_method says."""
+    recompute_method: Annotated[Literal["block", "every", "uniform", "recursive"] | None, RECOMPUTE] = None
+    """Which layers of a chunk recompute: its first recompute_layers ("block"), "every" n-th one, all, so many at a time from
+    one input ("uniform"), or all, from the input of the middle, and halves of that alike ("recursive"); left out: all, each
+    from its own."""
+    recompute_layers: Annotated[Degree | Literal["auto"] | None, RECOMPUTE] = None
+    """How many layers, as recompute_method says; "auto": so many at a time ("uniform") as need least memory."""
+    recompute_checkpoints: Annotated[
+        Degree | None,
+        RECOMPUTE,
+        one_of(
+            "recompute",
+            ("revolve",),
+            "recompute_checkpoints is the number of inputs of layers that recompute = 'revolve' keeps",
+            values="recompute = {found!r} (recompute_checkpoints = {value})",
+            way="recompute = 'revolve', or leave it out",
+        ),
+    ] = None
+    """Inputs of a chunk's layers that revolve keeps at once, at most, of every microbatch."""
+    partition_activations: Annotated[bool | None, RECOMPUTE, FrameworkDefault("divides_checkpoints"), *PARTITIONED] = (
+        None
+    )
+    """Whether each tensor-parallel rank keeps a part of a layer's input, which an all_gather puts together before the layer
+    runs again (Pa of ZeRO-R, arXiv 1910.02054, section 6.1)."""
     attention: Annotated[Attention | None, KERNELS, FrameworkDefault("attention")] = None
     """Attention kernel."""
     fused_cross_entropy: Annotated[bool | None, KERNELS, FrameworkDefault("fused_cross_entropy")] = None
@@ -364,15 +367,14 @@ class Plan(Spec):
     ] = False
     """Gradients are added as 4-bit integers, inside groups of secondary_shard_size, then between them (ZeRO++
     qgZ)."""
-    optimizer_offload: Annotated[Part, HOST] = 0.0
-    """Part of the optimizer states that lives in host memory and is updated by the CPU; with zero_stage 2 the gradients it
-    is updated with go there bucket by bucket, as they are made, on one replica too."""
+    optimizer_offload: Annotated[Offload, HOST, ON_DRIVES] = 0.0
+    """Part of the optimizer states that lives in host memory ("host": all) and is updated by the CPU, or "nvme": all on its
+    drives, read and written layer by layer with their gradients; with zero_stage 2 gradients go down bucket by bucket."""
     optimizer_offload_overlap: Annotated[
         bool,
         HOST,
-        more_than(
+        given(
             "optimizer_offload",
-            0,
             "optimizer_offload_overlap is about copies of offloaded optimizer states",
             values="optimizer_offload = 0",
             way="leave it out, or optimizer_offload = 1",
@@ -382,7 +384,7 @@ class Plan(Spec):
     activation_offload: Annotated[Layers | None, HOST] = None
     """Layers of each chunk, from its first, whose activations go to host memory between forward and backward."""
     parameter_offload: Annotated[
-        Part,
+        Offload,
         HOST,
         one_of(
             "zero_stage",
@@ -392,8 +394,8 @@ class Plan(Spec):
             way="leave it out, or zero_stage = 3",
         ),
     ] = 0.0
-    """Part of the weights that ZeRO-3 gathers whose shards live in host memory and are copied to the GPU before every
-    gather."""
+    """Part of the weights that ZeRO-3 gathers whose shards live in host memory ("host": all), or on its drives ("nvme"), and
+    are copied to the GPU before every gather."""
     clip_gradients: Annotated[bool | None, GRADIENTS, FrameworkDefault("clips_gradients")] = None
     """Global gradient norm before the update."""
     optimizer_in_backward: Annotated[

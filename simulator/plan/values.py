@@ -21,10 +21,13 @@ __all__ = [
     "MeshShape",
     "Messages",
     "Module",
+    "Offload",
     "Part",
     "RecomputeExtent",
     "RecomputeKind",
     "graphs",
+    "part_away",
+    "tier_of",
 ]
 
 AXES = ("tp", "cp", "dp", "pp")
@@ -34,11 +37,14 @@ Degree = Annotated[int, Field(strict=True, ge=1, le=10_000_000)]
 MeshShape = Annotated[tuple[Degree, ...] | None, Listed]
 Layers = Annotated[int, Field(strict=True, ge=0, le=100_000)]
 Part = Annotated[float, Field(ge=0, le=1)]
+Tier = Literal["host", "nvme"]
+Offload = Part | Tier
+"""Where states lie that leave the GPU: a part of them in the host's memory, or all there, or all on its drives."""
 Attention = Literal["unfused", "flash1", "flash2", "flash3", "te", "te_2024", "te_mxfp8", "sdpa"]
 Exchange = Literal["all_to_all", "once_per_node", "einsum"]
 ExpertLoop = Literal["none", "modules", "slices"]
 Messages = Literal["latency", "blocking"]
-RecomputeKind = Literal["none", "selective", "operators", "full"]
+RecomputeKind = Literal["none", "selective", "operators", "full", "revolve"]
 Deal = Literal["evenly", "ends_as_layers", "by_weights"]
 RecomputeExtent = Literal["layer", "until_kept", "needed"]
 Module = Literal["core_attn", "layernorm", "mla_up_proj", "mlp", "moe", "moe_act", "shared_experts"]
@@ -48,6 +54,24 @@ GRAPH_PARTS = ("attn", "mlp", "moe", "moe_router", "moe_preprocess")
 WHOLE_STEP = "full_iteration"
 """One graph of the whole step's forward and backward."""
 _WHOLE_GRAPHS = ("none", WHOLE_STEP)
+
+
+def part_away(offload: float | str) -> float:
+    """Return the part that leaves the GPU.
+
+    >>> part_away(0.3), part_away("nvme")
+    (0.3, 1.0)
+    """
+    return 1.0 if isinstance(offload, str) else offload
+
+
+def tier_of(offload: float | str) -> Tier:
+    """Return the tier that it goes to.
+
+    >>> tier_of(0.3), tier_of("nvme")
+    ('host', 'nvme')
+    """
+    return "nvme" if offload == "nvme" else "host"
 
 
 def graphs(value: object) -> object:

@@ -113,6 +113,7 @@ class ProgramBuilder:
         self._effects: list[Effect] = []
         self._resident: dict[int, tuple[Tensor, ...]] = {}
         self._host: dict[int, tuple[Tensor, ...]] = {}
+        self._nvme: dict[int, tuple[Tensor, ...]] = {}
         self._rows: list[dict[str, Any]] = []
 
     def add_rank(self, weight: float = 1.0) -> int:
@@ -162,6 +163,16 @@ class ProgramBuilder:
         if not 0 <= rank < len(self._weights):
             raise ProgramError(f"host memory needs a rank made by add_rank(): rank {rank}")
         self._host[rank] = tensors
+
+    def set_nvme_resident(self, rank: int, *tensors: Tensor) -> None:
+        """Say what each GPU of a rank has put on its host's drives.
+
+        Raises:
+            ProgramError: no such rank.
+        """
+        if not 0 <= rank < len(self._weights):
+            raise ProgramError(f"drives need a rank made by add_rank(): rank {rank}")
+        self._nvme[rank] = tensors
 
     def add_row(
         self,
@@ -250,6 +261,7 @@ class ProgramBuilder:
             mark_effect=self._column("mark_effect", np.int32),
             resident=self._per_rank(self._resident),
             host_resident=self._per_rank(self._host),
+            nvme_resident=self._per_rank(self._nvme),
             **self._special_columns(),
         )
 

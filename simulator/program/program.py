@@ -55,8 +55,8 @@ __all__ = [
 COMPUTE, TRANSFER, COLLECTIVE, COPY = 0, 1, 2, 3
 KIND_NAMES = ("compute", "transfer", "collective", "copy")
 
-COPIES = ("", "to_host", "to_device", "host_update")
-"""What a copy may be: not told, over the host link one way or the other, or the CPU's own work."""
+COPIES = ("", "to_host", "to_device", "host_update", "from_nvme", "to_nvme")
+"""What a copy may be: not told, over the host link one way or the other, the CPU's own work, or from the host's drives and to them."""
 
 EAGER, IN_LAYER_GRAPH, IN_STEP_GRAPH = 0, 1, 2
 """What starts an operator: the host, a CUDA graph of a part of its layer, or one of the whole step."""
@@ -153,7 +153,8 @@ class Link:
     Args:
         message: bytes per participant before the algorithm.
         collective: all_reduce, reduce_scatter, all_gather, ... of a collective; of a copy "to_host" or "to_device" over the host
-            link, or "host_update": bytes that the CPU moves in its memory for an update; "" for a transfer.
+            link, "host_update": bytes that the CPU moves in its memory for an update, "from_nvme" or "to_nvme" between the host's
+            memory and its drives; "" for a transfer.
         group: mesh axes of the participants, such as ("dp",); for a transfer ("pp",).
         pipeline_ranks: the pipeline ranks it touches: (source, destination) of a transfer, all members of a collective.
         account: which exposed-communication account its waiting goes to: tp, cp, ep, pp or dp.
@@ -270,6 +271,8 @@ class Program:
     """Per rank: what stands through the whole step (weights, optimizer states, ...)."""
     host_resident: tuple[Effect, ...] = ()
     """Per rank: what each of its GPUs has put into the memory of its host, at most; () where nothing is."""
+    nvme_resident: tuple[Effect, ...] = ()
+    """Per rank: what each of its GPUs has put on the drives of its host, at most; () where nothing is."""
     count: NDArray[np.int8] = _empty(np.int8)
     """Per row: whole microbatches that its action covers; empty = one each."""
     slice: NDArray[np.int16] = _empty(np.int16)

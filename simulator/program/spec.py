@@ -95,6 +95,7 @@ def _sizes(program: Program) -> tuple[int, ...]:
         len(program.stream_lane),
         len(program.resident),
         len(program.host_resident),
+        len(program.nvme_resident),
     )
 
 
@@ -151,7 +152,7 @@ def _columns_are_as_long_as_the_rows(program: Program) -> None:
             raise ProgramError(f"every column has one entry per row: {name} has {length} for {program.size} rows")
     if len(program.stream_lane) != len(program.stream_rank):
         raise ProgramError(f"{len(program.stream_rank)} streams have {len(program.stream_lane)} lanes; each has one")
-    for name in ("resident", "host_resident"):
+    for name in ("resident", "host_resident", "nvme_resident"):
         if len(getattr(program, name)) not in (0, program.ranks):
             raise ProgramError(
                 f"{name} has one entry per rank or none, but {len(getattr(program, name))} for {program.ranks}"

@@ -59,6 +59,8 @@ def render_text(program: Program) -> str:
         lines += [f"resident {rank} {_tensor(tensor)}" for tensor in effect.tensors]
     for rank, effect in enumerate(program.host_resident):
         lines += [f"host {rank} {_tensor(tensor)}" for tensor in effect.tensors]
+    for rank, effect in enumerate(program.nvme_resident):
+        lines += [f"nvme {rank} {_tensor(tensor)}" for tensor in effect.tensors]
     streams = [f"{rank}:{lane}" for rank, lane in zip(program.stream_rank.tolist(), program.stream_lane, strict=True)]
     lines += [f"stream {number} {name}" for number, name in enumerate(streams)]
     lines += _items(program)

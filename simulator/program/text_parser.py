@@ -128,6 +128,7 @@ class _Reader:
         self.effects: list[list[Tensor]] = []
         self.resident: dict[int, list[Tensor]] = {}
         self.host: dict[int, list[Tensor]] = {}
+        self.nvme: dict[int, list[Tensor]] = {}
         self.rows: list[tuple[int, list[int], dict[str, Any]]] = []
 
     def read(self, words: list[str]) -> None:
@@ -143,6 +144,7 @@ class _Reader:
             "rank",
             "resident",
             "host",
+            "nvme",
             "stream",
             "table",
             "operator",
@@ -167,6 +169,8 @@ class _Reader:
             self.build.set_resident(rank, *tensors)
         for rank, tensors in self.host.items():
             self.build.set_host_resident(rank, *tensors)
+        for rank, tensors in self.nvme.items():
+            self.build.set_nvme_resident(rank, *tensors)
         for number, streams, values in self.rows:
             self.build.add_row(number, streams, **values)
         return self.build.build(blocks=tuple(self.blocks))
@@ -196,6 +200,9 @@ class _Reader:
 
     def _host(self, line: Line) -> None:
         self.host.setdefault(self._known_rank(line), []).append(_tensor(line))
+
+    def _nvme(self, line: Line) -> None:
+        self.nvme.setdefault(self._known_rank(line), []).append(_tensor(line))
 
     def _known_rank(self, line: Line) -> int:
         rank = line.number("rank")

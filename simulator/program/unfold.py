@@ -197,6 +197,7 @@ def _rank_columns(program: Program, class_of: Ints) -> dict[str, Any]:
         "rank_weight": _frozen((program.rank_weight[None, :] * sizes[:, None] / len(class_of)).reshape(-1)),
         "resident": program.resident * classes,
         "host_resident": program.host_resident * classes,
+        "nvme_resident": program.nvme_resident * classes,
     }
 
 

@@ -84,6 +84,7 @@ COLUMNS: dict[str, Column] = {
     "memory_high_bytes": Column("upper end of the 80 % band of that peak", "B", "less"),
     "memory_capacity_bytes": Column("memory of its GPU", "B", "more"),
     "host_memory_bytes": Column("what the GPUs of the fullest node keep in its host's memory", "B", "less"),
+    "nvme_bytes": Column("what the GPUs of the fullest node keep on its drives", "B", "less"),
     "fits": Column("whether every rank fits its GPU, by the point estimate"),
     "fit_probability": Column("with which the fullest rank fits, by the band of memory", "1", "more"),
     # money and energy

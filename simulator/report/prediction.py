@@ -27,6 +27,7 @@ from simulator.report.frames import Record, Records, Tabular
 from simulator.report.memory import MemoryReport, memory_peaks
 from simulator.report.recomputed import recomputed_flops
 from simulator.report.schema import SCHEMA_VERSION
+from simulator.report.tiers import Tier, tiers_of
 from simulator.report.trained import Trained
 from simulator.report.window import StepWindow, cut_trace, step_window
 from simulator.workload.workload import Workload
@@ -161,15 +162,14 @@ class Prediction(Tabular):
         return self.ranks[self.fullest].memory if self.ranks else self.cluster.gpu.usable_memory
 
     @functools.cached_property
-    def host_memory(self) -> float:
-        """What the GPUs of the fullest node have put into its host's memory [B]."""
-        on_host = max((sum(t.bytes for t in effect.tensors) for effect in self.program.host_resident), default=0.0)
-        return on_host * self.cluster.gpus_per_node
+    def tiers(self) -> tuple[Tier, ...]:
+        """The tiers below the GPUs' memory: the host's, and its drives."""
+        return tiers_of(self.program, self.cluster, self.ranks)
 
     @property
-    def host_capacity(self) -> float:
-        """How much memory the host has [B]."""
-        return min((kind.host_memory for kind in self.ranks), default=self.cluster.node.host_memory or 0.0)
+    def host_memory(self) -> float:
+        """What the GPUs of the fullest node have put into its host's memory [B]."""
+        return self.tiers[0].held
 
     @functools.cached_property
     def provenance(self) -> dict[str, Any]:
@@ -258,8 +258,8 @@ class Prediction(Tabular):
 
     @property
     def fits(self) -> bool:
-        """Whether every rank's peak fits its GPU, and what was put on the hosts fits them."""
-        return self.peak_memory <= self.capacity * (1.0 + 2.0**-40) and self.host_memory <= self.host_capacity
+        """Whether every rank's peak fits its GPU, and what was put on the hosts and their drives fits them."""
+        return self.peak_memory <= self.capacity * (1.0 + 2.0**-40) and not any(tier.over for tier in self.tiers)
 
     def tables(self) -> dict[str, Records]:
         """`step`: one row; `breakdown`: seconds by account, a row per rank; `memory`: bytes by category at each rank's peak."""
@@ -285,6 +285,7 @@ class Prediction(Tabular):
             "memory_high_bytes": high,
             "memory_capacity_bytes": self.capacity,
             "host_memory_bytes": self.host_memory,
+            "nvme_bytes": self.tiers[1].held,
             "fits": self.fits,
         }
 
@@ -334,6 +335,7 @@ class Prediction(Tabular):
             ],
             "memory_capacity_bytes": self.capacity,
             "host_memory_bytes": self.host_memory,
+            "nvme_bytes": self.tiers[1].held,
             "fits": self.fits,
             "band": {
                 "sigma_by_class": {str(which): sigma for which, sigma in self.sigma_classes.items()},

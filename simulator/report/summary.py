@@ -94,8 +94,8 @@ def memory_section(prediction: Prediction) -> Section:
     verdict = f"fits in {show(p.capacity, 'B')}"
     if over > 0:
         verdict = f"OUT OF MEMORY: rank {fullest} needs {show(over, 'B')} more than its {show(p.capacity, 'B')}"
-    elif not p.fits:
-        verdict = f"OUT OF MEMORY ON THE HOST: {show(p.host_memory - p.host_capacity, 'B')} too much on a node"
+    elif full := next((tier for tier in p.tiers if tier.over), None):
+        verdict = f"OUT OF MEMORY ON {full.place.upper()}: {show(full.over, 'B')} too much on a node"
     used = [i for i in range(len(CATEGORIES)) if memory.by_category[:, i].any()]
     ranks = _some_ranks(len(memory.total), fullest)
     rows = []
@@ -118,9 +118,9 @@ def memory_section(prediction: Prediction) -> Section:
             f"fullest: rank {fullest}, {show(max(0.0, since), 's')} into the step; largest there: "
             + ", ".join(tensors),
             *(
-                [f"on the host: {show(p.host_memory, 'B')} of {show(p.host_capacity, 'B')} of a node"]
-                if p.host_memory
-                else []
+                f"on {tier.place}: {show(tier.held, 'B')} of {show(tier.capacity, 'B')} of a node"
+                for tier in p.tiers
+                if tier.held
             ),
             f"80 % band of its total: {show(low, 'B')} to {show(high, 'B')}",
         ),

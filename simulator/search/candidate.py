@@ -310,7 +310,7 @@ def _per_second(hourly: float) -> float:
 
 def fit_probability(prediction: Prediction) -> float:
     """Return how likely the fullest rank fits, if the logarithm of its peak is normal with the spread of the band of memory."""
-    if prediction.host_memory > prediction.host_capacity:
+    if any(tier.over for tier in prediction.tiers):
         return 0.0
     rank = prediction.fullest
     total, (_, high) = float(prediction.memory.total[rank]), prediction.memory_band(rank)

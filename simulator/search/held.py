@@ -139,6 +139,7 @@ ACTIVATION_FIELDS = frozenset(
         "plan.recompute_policy",
         "plan.recompute_method",
         "plan.recompute_layers",
+        "plan.recompute_checkpoints",
     }
 )
 """Fields that say how much microbatches keep, and no more."""

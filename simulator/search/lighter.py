@@ -37,6 +37,7 @@ _AGAIN: Mapping[str, Any] = {
     "plan.recompute_policy": None,
     "plan.recompute_method": None,
     "plan.recompute_layers": None,
+    "plan.recompute_checkpoints": None,
 }
 """Field -> its value in the lightest member of a family; those of `_BESIDE` change no kernel."""
 

@@ -170,7 +170,14 @@ def _can_be(job: Job, change: Change) -> bool:
 def _memory_changes(now: ResolvedPlan) -> Iterator[Change]:
     for kind in ("none", "selective", "operators", "full"):
         if kind != now.recompute:
-            rest = ("recompute_modules", "recompute_policy", "recompute_method", "recompute_layers")
+            rest = (
+                "recompute_modules",
+                "recompute_policy",
+                "recompute_method",
+                "recompute_layers",
+                "recompute_checkpoints",
+                *(() if kind == "full" else ("partition_activations",)),
+            )
             none: dict[str, Any] = dict.fromkeys(rest)
             yield Change(name=f"recompute {kind}", plan={"recompute": kind} | none)
     if now.tensor_parallel > 1:

@@ -290,13 +290,11 @@ def _plain(value: Any) -> Any:
 
 
 def _too_much(p: Prediction) -> str:
-    """What is missing, on the GPU or on its host."""
+    """What is missing, on the GPU or in a tier below."""
     over = p.peak_memory - p.capacity
-    return (
-        f"{show(over, 'B')} too much"
-        if over > 0
-        else f"{show(p.host_memory - p.host_capacity, 'B')} too much on the host"
-    )
+    if over > 0:
+        return f"{show(over, 'B')} too much"
+    return next(f"{show(tier.over, 'B')} too much on {tier.place}" for tier in p.tiers if tier.over)
 
 
 def compare(

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from simulator.errors import PlanError
 from simulator.job import Job
+from simulator.lowering import longest_reversal, resolve
 from simulator.program.prices import PriceClass
 from simulator.program.program import CATEGORIES
 from simulator.report.prediction import Prediction
 from simulator.report.schema import SCHEMA_VERSION
 from simulator.report.table import Section, Table, bar, percent
+from simulator.report.tiers import Traffic, traffic_of, traffic_section
+from simulator.report.turns import turns_dict, turns_section
+from simulator.schedules.reversal import Reversal
 from simulator.studies.changes import MOST_ROWS, Trial, neighbours, that_matter, trials
 from simulator.studies.live_tensors import live_at_peak
 from simulator.studies.measured import class_seconds
@@ -48,6 +52,7 @@ class Explanation:
         classes: seconds of the critical path by price class, largest first.
         gains: single changes that can be, the quickest that fits first.
         other: another plan altogether, by a quick search; None = none was found that fits and is quicker.
+        turns: what is recomputed, in words, and the turns in which the longest chunk runs backward; None = all layers do the same.
     """
 
     prediction: Prediction
@@ -56,6 +61,7 @@ class Explanation:
     classes: dict[PriceClass, float]
     gains: tuple[Trial, ...]
     other: Trial | None = None
+    turns: tuple[str, Reversal] | None = None
 
     @property
     def best(self) -> Trial | None:
@@ -85,8 +91,19 @@ class Explanation:
             "best": None if self.best is None else self._gain(self.best),
             "another_plan": None if self.other is None else self._gain(self.other),
             "changes": [self._gain(trial) for trial in self.gains],
+            "tier_traffic": [asdict(one) for one in self.traffic],
+            "recompute_turns": None if self.turns is None else turns_dict(self.turns[1]),
             "provenance": p.provenance,
         }
+
+    @property
+    def traffic(self) -> tuple[Traffic, ...]:
+        """What a GPU moves between tiers of memory; () where steps run into each other."""
+        p = self.prediction
+        if not p.window.whole:
+            return ()
+        kernels = sum(p.breakdown[name] for name in ("forward", "backward", "recompute"))
+        return traffic_of(p.program, p.prices, p.hardware_flops / p.world_size, kernels)
 
     def _gain(self, trial: Trial) -> dict[str, Any]:
         p = trial.outcome
@@ -95,7 +112,9 @@ class Explanation:
 
     def sections(self) -> list[Section]:
         """Return the explanation to read."""
-        return [self._ladder(), self._binding(), self._memory(), self._gains()]
+        turns = [] if self.turns is None else [turns_section(self.turns[1], self.turns[0])]
+        below = [traffic_section(self.traffic)] if self.traffic else []
+        return [self._ladder(), self._binding(), self._memory(), *below, *turns, self._gains()]
 
     def _ladder(self) -> Section:
         p = self.prediction
@@ -221,4 +240,13 @@ def explain(job: Job, prediction: Prediction, engine: str = "compiled", search: 
         ladder=from_peak_to_step(prediction),
         classes=class_seconds(prediction),
         gains=tuple(sorted(found, key=order)),
+        turns=_turns(job),
     )
+
+
+def _turns(job: Job) -> tuple[str, Reversal] | None:
+    """What the longest chunk of a job runs backward, where layers do not all do the same."""
+    resolved = resolve(job.workload, job.plan, job.cluster.world_size, f"cluster {job.cluster.name!r}")
+    if not resolved.recomputes.method:
+        return None
+    return resolved.recomputes.text, longest_reversal(job.workload, resolved)

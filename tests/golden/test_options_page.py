@@ -33,6 +33,7 @@ def test_a_choice_without_a_default_of_its_own_says_what_leaving_it_out_means() 
 NOTHING = {
     "context_parallel_inner",
     "recompute_layers",
+    "recompute_checkpoints",
     "recompute_modules",
     "recompute_policy",
     "secondary_shard_size",

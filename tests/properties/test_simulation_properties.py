@@ -43,7 +43,7 @@ def plans(draw: st.DrawFn) -> tuple[Workload, dict[str, Any], int]:
         "chunks_per_rank": chunks,
         "microbatch_size": draw(st.sampled_from([1, 2])),
         "sequence_parallel": tensor > 1 and draw(st.booleans()),
-        "recompute": draw(st.sampled_from(["none", "selective", "full"])),
+        "recompute": draw(st.sampled_from(["none", "selective", "full", "revolve"])),
         "zero_stage": draw(st.integers(0, 3)) if replicas > 1 else 0,
         "framework": draw(
             st.sampled_from(["megatron_lm", "megatron_core", "pytorch_ddp", "torchtitan", "megatron_deepspeed"])
@@ -63,10 +63,12 @@ def plans(draw: st.DrawFn) -> tuple[Workload, dict[str, Any], int]:
     if plan["zero_stage"] == 3:
         plan["fsdp_unit"] = draw(st.sampled_from([None, 3, "chunk"]))
         plan["fsdp_reduce"] = draw(st.sampled_from([None, "step"]))
-        plan["parameter_offload"] = draw(st.sampled_from([0.0, 1.0]))
+        plan["parameter_offload"] = draw(st.sampled_from([0.0, 1.0, "host"]))
     if plan["recompute"] == "full":
-        plan["recompute_method"] = draw(st.sampled_from([None, "block", "every", "uniform"]))
-        plan["recompute_layers"] = 2 if plan["recompute_method"] else None
+        plan["recompute_method"] = draw(st.sampled_from([None, "block", "every", "uniform", "recursive"]))
+        plan["recompute_layers"] = None if plan["recompute_method"] in (None, "recursive") else 2
+    if plan["recompute"] == "revolve":
+        plan["recompute_checkpoints"] = draw(st.sampled_from([1, 3]))
     plan["optimizer_offload"] = draw(st.sampled_from([0.0, 0.3, 1.0]))
     if plan.get("schedule") != "chimera" and plan.get("fsdp_unit") is None and not plan.get("parameter_offload"):
         plan["activation_offload"] = draw(st.sampled_from([None, 2]))
@@ -142,7 +144,7 @@ def test_more_recompute_means_less_memory_and_more_work(drawn: tuple[Workload, d
     assume(
         not plan.get("parameter_offload")
     )  # weights come from the host as time allows: how many stand at once is its affair
-    plan = {**plan, "recompute_method": None, "recompute_layers": None}
+    plan = {**plan, "recompute_method": None, "recompute_layers": None, "recompute_checkpoints": None}
     none, full = (simulate(work, Plan(**{**plan, "recompute": r}), cluster) for r in ("none", "full"))
     assert none.memory.total.max() >= full.memory.total.max() * (1 - 1e-12)
     assert full.hardware_flops > none.hardware_flops
@@ -222,6 +224,8 @@ PLAN_FIELDS: dict[str, tuple[dict[str, Any], Any, Any]] = {
     "recompute_policy": ({}, "save_qkv_proj", "minimal"),
     "recompute_method": ({"recompute": "full", "recompute_layers": 3}, "block", "every"),
     "recompute_layers": ({"recompute": "full", "recompute_method": "uniform"}, 2, 3),
+    "partition_activations": ({"tensor_parallel": 2, "recompute": "full"}, False, True),
+    "recompute_checkpoints": ({"recompute": "revolve"}, 2, 3),
     "optimizer_offload": ({}, 0.0, 0.5),
     "optimizer_offload_overlap": ({"optimizer_offload": 1.0}, False, True),
     "activation_offload": ({}, None, 6),

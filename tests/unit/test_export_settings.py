@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -84,6 +85,18 @@ def test_deepspeed(tmp_path: Path, settings: tuple[str, ...]) -> None:
     back = again(tmp_path, "ds.json", text, job, ("cluster.gpus=8",), "llama3_8b")
     alike(job, back)
     assert "8 GPUs" in elsewhere[0]
+
+
+def test_states_on_drives_are_deepspeeds_alone() -> None:
+    """DeepSpeed names the device; torchtitan and Megatron-LM have none."""
+    both = ("plan.optimizer_offload=nvme", "plan.parameter_offload=nvme")
+    settings = ("cluster.nodes=1", "workload.precision=fp16", "plan.zero_stage=3", *both)
+    job = job_from_names("gpt2_1_5b", "v100_dgx2", settings)
+    zero = json.loads(deepspeed_json(job)[0])["zero_optimization"]
+    assert {"device": "nvme"} == zero["offload_optimizer"] == zero["offload_param"]
+    assert "# Has no flag: plan.optimizer_offload = nvme" in megatron_script(job)
+    with pytest.raises(PlanError, match="on drives"):
+        torchtitan_toml(job_from_names("gpt2_1_5b", "v100_dgx2", (*settings, "workload.precision=fp32")))
 
 
 def test_what_has_no_flag_is_said() -> None:

@@ -48,6 +48,11 @@ def test_deepspeed() -> None:
     ("config", "plan"),
     [
         ({"zero_optimization": {"stage": 3, "offload_param": {"device": "cpu"}}}, {"zero_stage": 3, "parameter_offload": 1.0}),
+        (
+            {"zero_optimization": {"stage": 3, "offload_param": {"device": "nvme", "nvme_path": "/d", "buffer_count": 5},
+             "offload_optimizer": {"device": "nvme", "pipeline_read": True}, "sub_group_size": 1e9}},
+            {"zero_stage": 3, "parameter_offload": "nvme", "optimizer_offload": "nvme"},
+        ),
         ({"zero_optimization": {"stage": 3, "zero_hpz_partition_size": 8}}, {"secondary_shard_size": 8}),
         ({"zero_optimization": {"stage": 3, "mics_shard_size": 8}}, {"shard_size": 8}),
         ({"zero_optimization": {"stage": 1}, "tensor_parallel": {"autotp_size": 4}}, {"tensor_parallel": 4}),
@@ -210,6 +215,9 @@ def test_hooks_of_zero_3_stay_on_one_gpu(tmp_path: Path) -> None:
     path.write_text(json.dumps({"train_micro_batch_size_per_gpu": 4, "zero_optimization": zero}))
     plan = load_any_job(str(path), ("cluster.gpus=1",), "llama3_8b", "dgx_h100").plan
     assert (3, 1.0, 1.0) == (plan.zero_stage, plan.parameter_offload, plan.optimizer_offload)
+    path.write_text(path.read_text().replace("cpu", "nvme"))
+    plan = load_any_job(str(path), ("cluster.gpus=1",), "gpt2_1_5b", "v100_dgx2").plan
+    assert (3, 0.0, "nvme") == (plan.zero_stage, plan.parameter_offload, plan.optimizer_offload)
 
 
 def test_a_pipeline_order_of_pytorch_becomes_the_schedule(tmp_path: Path) -> None:

@@ -102,6 +102,10 @@ def test_models(tmp_path: Path, text: str, field: str, value: object) -> None:
         ),
         ("--pipeline-model-parallel-size 2 --decoder-first-pipeline-num-layers 10", {"layer_split": [10, 14]}),
         ("--optimizer-cpu-offload --optimizer-offload-fraction 0.5", {"optimizer_offload": 0.5}),
+        (
+            "--tensor-model-parallel-size 2 --recompute-granularity full --recompute-method uniform --distribute-saved-activations",
+            {"partition_activations": True},
+        ),
         ("--attention-backend unfused", {"attention": "unfused"}),
         ("--no-gradient-accumulation-fusion", {"gradient_accumulation_fusion": False, "framework": "megatron_core"}),
         ("--use-legacy-models", {"framework": "megatron_lm_2023"}),

@@ -99,7 +99,7 @@ const tile = (label, value, under, extra, broad) => el("div", { class: `tile${br
 function tilesOf(answer) {
   const a = answer, room = a.peak / a.capacity;
   const full = el("div", { class: `gauge${a.fits ? "" : " full"}` }, el("i", { style: { left: 0, width: `${Math.min(100, 100 * room)}%` } }));
-  const memory = a.fits ? `${show.percent(room, 0)} of ${show.bytes(a.capacity)}` : a.peak > a.capacity ? `${show.bytes(a.peak - a.capacity)} more than ${show.bytes(a.capacity)}` : "the host's memory is too small";
+  const memory = a.fits ? `${show.percent(room, 0)} of ${show.bytes(a.capacity)}` : a.peak > a.capacity ? `${show.bytes(a.peak - a.capacity)} more than ${show.bytes(a.capacity)}` : "the host's memory, or its drives, are too small";
   return [
     tile("one step", show.time(a.step), `80 % band: ${show.time(a.low)} to ${show.time(a.high)}`, bandGauge(a.step, a.low, a.high), true),
     tile("fullest rank", el("span", { class: a.fits ? "" : "bad" }, show.bytes(a.peak)), el("span", { class: a.fits ? "good" : "bad" }, a.fits ? "fits: " : "does not fit: ", memory), full, true),

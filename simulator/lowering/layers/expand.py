@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from simulator.lowering.layers.contexts import contexts_of
 from simulator.lowering.layers.fused_experts import with_kernels
-from simulator.lowering.layers.gathered import gathered_bytes, kept_ways, kept_weights
+from simulator.lowering.layers.gathered import gathered_bytes
 from simulator.lowering.layers.graphs import graph_inputs, started_by
 from simulator.lowering.layers.holdings import (
     Matrix,
@@ -28,9 +28,17 @@ from simulator.lowering.layers.holdings import (
 from simulator.lowering.layers.joins import gather_pieces
 from simulator.lowering.layers.layer_context import LayerContext
 from simulator.lowering.layers.loss_memory import loss_marks
-from simulator.lowering.layers.recompute import Recompute, dropped, policies_of, policy_named, runs_again
+from simulator.lowering.layers.recompute import (
+    AGAIN,
+    CHAINS,
+    INNER,
+    Recompute,
+    policies_of,
+    policy_named,
+    runs_again,
+)
 from simulator.lowering.layers.rows import Rows, synchronise
-from simulator.lowering.layers.saved_values import kept_values
+from simulator.lowering.layers.saved_tensors import marks, saved_tensors, widest_output
 from simulator.lowering.layers.temporaries import backward_temporaries
 from simulator.lowering.layers.write import write_backward, write_forward
 from simulator.lowering.resolve.resolved_plan import ResolvedPlan
@@ -65,6 +73,7 @@ class LayerCost:
             when it is asked for: of a plan without room nobody does.
         saved: tensors held from forward to backward.
         forward_mark, backward_mark: temporaries that stand while it runs.
+        again: tensors made again for its backward while another layer's, kept by the forward, may stand in their place.
         unit_mark: as `backward_mark`, of a unit of FSDP's whose gradients stay as they are made: with those that are there by then.
         parameters: weights on this GPU before ZeRO [count]; `expert_parameters` are held by other sets of ranks than the rest.
         frozen: those that are never trained, of these those of experts that are held apart, and of both those that stand in 4 bits.
@@ -82,6 +91,7 @@ class LayerCost:
     backward_mark: tuple[Tensor, ...]
     parameters: float
     input_bytes: float
+    again: tuple[Tensor, ...] = ()
     unit_mark: tuple[Tensor, ...] = ()
     expert_parameters: float = 0.0
     frozen: Frozen = _ALL_TRAINED
@@ -226,8 +236,8 @@ def _layer_cost(
     stream = plain.stream
     kept_in_parts = recompute.kind == "full" and style.divides_checkpoints and ctx.tensor > 1 and stream == 1
     input_ways = ctx.tensor if kept_in_parts else stream
-    kept, again, rows_of_experts = _saved(ctx, part, recompute, ending, input_ways)
-    widest = _widest(ctx, part, stream, recompute) + (
+    kept, again, rows_of_experts = saved_tensors(ctx, part, recompute, ending, input_ways)
+    widest = widest_output(ctx, part, stream, recompute) + (
         gathered_bytes(ctx, part)[0] if len(ctx.layout.tensor) > 1 else 0.0
     )
     starts = [started_by(o.op, graphs, is_layer(kind)) for o in part.operators]
@@ -236,17 +246,31 @@ def _layer_cost(
     stacked = kept if style.stacks_saved and is_layer(kind) else ()
     add = functools.partial(_add, ctx, kind, graphs)
 
+    on_the_way, chained = ending.endswith(AGAIN), recompute.method in CHAINS
+
     def backward(half: str = "") -> OperatorTable:
-        rows = Rows(f"{kind}{ending} backward")
-        if kept_in_parts and not ending:
+        rows = Rows(f"{kind}{ending}" if on_the_way else f"{kind}{ending} backward")
+        if kept_in_parts and not ending.startswith(INNER):
             gather_pieces(rows, "layer input", part.input_bytes, ctx.groups.tensor, precision.compute, "recompute")
-        repeated = with_kernels(runs_again(part, recompute), style, once)
+        repeated = with_kernels(part.operators if on_the_way else runs_again(part, recompute), style, once)
         add(rows, repeated, functools.partial(write_forward, phase="recompute"))
-        rows.join(_backward(ctx, model, kind, sizes, vocabulary, graphs))
+        if not on_the_way:
+            rows.join(_backward(ctx, model, kind, sizes, vocabulary, graphs))
         if waits:
             synchronise(rows, "backward")
         return rows.table(half)
 
+    if on_the_way:
+        carried = Tensor(name="layer input", category="activations", bytes=part.input_bytes / stream)
+        return LayerCost(
+            tables=dict.fromkeys(("backward", "input_gradient"), backward)
+            | dict.fromkeys(("forward", "weight_gradient"), _nothing),
+            saved=(),
+            forward_mark=(),
+            backward_mark=(carried, *marks(kind, "workspace", widest)),
+            parameters=0.0,
+            input_bytes=part.input_bytes / stream,
+        )
     return LayerCost(
         tables={
             "forward": lambda: _forward(ctx, model, kind, sizes, vocabulary, ending, graphs, waits, stacked),
@@ -255,8 +279,9 @@ def _layer_cost(
             "weight_gradient": functools.partial(backward, "weight"),
         },
         saved=saved,
-        forward_mark=plain.forward_mark or _marks(kind, "workspace", widest),
-        backward_mark=(*again, *plain.backward_mark),
+        forward_mark=plain.forward_mark or marks(kind, "workspace", widest),
+        backward_mark=plain.backward_mark if chained else (*again, *plain.backward_mark),
+        again=again if chained else (),
         unit_mark=(*again, *plain.unit_mark),
         parameters=plain.parameters,
         summed=plain.summed,
@@ -270,6 +295,11 @@ def _layer_cost(
         if is_layer(kind) or kind == MTP_LAYER
         else tuple,
     )
+
+
+def _nothing() -> OperatorTable:
+    """What a pass runs that a layer has no part in."""
+    return Rows("nothing").table()
 
 
 class _Plain(NamedTuple):
@@ -312,9 +342,9 @@ def _plain(ctx: LayerContext, model: Model, kind: str, sizes: Sizes, vocabulary:
         temporaries = functools.partial(backward_temporaries, ctx, part, part.input_bytes / stream, plain_norm)
         back = gathered_bytes(ctx, part)[1] if len(layout.tensor) > 1 else 0.0
         (grad, _), (beside, made) = temporaries(), temporaries(stay=True)
-        forward_mark, backward_mark = (), _marks(kind, "gradients of activations", grad + back)
+        forward_mark, backward_mark = (), marks(kind, "gradients of activations", grad + back)
         gradients = Tensor(name=f"unsharded gradients of {kind} so far", category="gradients", bytes=made)
-        unit_mark = (*_marks(kind, "gradients of activations", beside + back), gradients)
+        unit_mark = (*marks(kind, "gradients of activations", beside + back), gradients)
     return _Plain(
         stream=stream,
         forward_mark=forward_mark,
@@ -402,23 +432,6 @@ def _stream_ways(ctx: LayerContext, part: LayerPart) -> float:
     return ctx.ways((Dim("batch", 1), Dim("sequence", ctx.tokens), Dim("hidden", ctx.hidden)))
 
 
-def _widest(ctx: LayerContext, part: LayerPart, stream: float, recompute: Recompute) -> float:
-    """Bytes of the largest output of an operator, less what operators behind it keep, which is counted as kept from the start.
-
-    Args:
-        stream: how many ways the layer's input is divided.
-    """
-    widest, later = part.input_bytes / (stream if len(ctx.layout.tensor) > 1 else 1.0), 0.0
-    out = dropped(part, recompute)
-    for i, o in reversed(list(enumerate(part.operators))):
-        if o.work == "gemm":
-            b, m, n, _ = ctx.division(o).shape
-            widest = max(widest, b * m * n * ctx.e - later)
-        kept = (s for j, s in enumerate(o.saved) if (i, j) not in out and not s.idle)
-        later += sum(s.bytes / kept_ways(ctx, o, s) for s in kept)
-    return widest
-
-
 def _stack(rows: Rows, saved: tuple[Tensor, ...], dtype: str) -> None:
     """Copy what a layer keeps into the stacks of all layers, where layers are turns of one loop."""
     for tensor in saved:
@@ -431,43 +444,3 @@ def _stack(rows: Rows, saved: tuple[Tensor, ...], dtype: str) -> None:
             written=tensor.bytes,
             phase="forward",
         )
-
-
-def _marks(kind: str, name: str, size: float) -> tuple[Tensor, ...]:
-    return (Tensor(name=f"{kind} {name}", category="workspace", bytes=size),) if size else ()
-
-
-def _saved(
-    ctx: LayerContext, part: LayerPart, recompute: Recompute, ending: str, input_ways: float
-) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...], float]:
-    """Tensors kept for backward, and those made again in backward instead, of layers recomputed together of all of them; and the bytes
-    kept of the rows of experts.
-
-    Args:
-        input_ways: how many ways the layer's input is divided as it is kept.
-    """
-    out = dropped(part, recompute)
-    kept: list[Tensor] = []
-    again: list[Tensor] = []
-    rows = 0.0
-    for i, o in enumerate(part.operators):
-        for j, s in enumerate(o.saved):
-            if s.bytes and (recompute.kind == "operators" or not s.idle):
-                tensor = Tensor(name=s.name, category=s.category, bytes=s.bytes / kept_ways(ctx, o, s))
-                if not tensor.bytes:
-                    continue
-                (again if (i, j) in out else kept).append(tensor)
-                rows += tensor.bytes if s.of_experts and (i, j) not in out else 0.0
-    kept += kept_weights(ctx, part) if recompute.kind not in ("full", "policy") else []
-    together = recompute.layers if recompute.method == "uniform" else 1
-    if recompute.kind in ("full", "policy"):
-        size = part.input_bytes / input_ways
-        kept = [] if ending else [Tensor(name="layer input", category="activations", bytes=size)]
-        values = kept_values(part, recompute.saves, ctx.e)
-        made = [Tensor(name=v.name, category="activations", bytes=v.bytes / ctx.ways(v.dims)) for v in values]
-        kept += made
-        rows = sum((t.bytes for t, v in zip(made, values, strict=True) if v.of_experts), 0.0)
-        again += [Tensor(name="layer input", category="activations", bytes=size)] if together > 1 else []
-    if together > 1:
-        again = [tensor._replace(bytes=together * tensor.bytes) for tensor in again]
-    return tuple(kept), tuple(again), rows

@@ -10,6 +10,10 @@ Which layers (`recompute_method` with n = `recompute_layers`):
     block        the first n layers of each chunk, the others keep everything
     every        every n-th layer of a chunk
     uniform      all, n at a time from the input of the first of them ("full" only)
+    recursive    all, from the input of the middle, and halves of that alike ("full" only)
+    revolve      all, from n inputs at most, in the order of fewest forwards (recompute = "revolve")
+
+Each is a plan of turns (`simulator.schedules.reversal`), from which follows what every layer keeps and what a backward runs again.
 
 Modules are those of Megatron-LM's --recompute-modules: core_attn, mlp, moe and shared_experts keep their input and run again as a
 whole; layernorm, moe_act and mla_up_proj keep their input and make again what the next product would have kept.
@@ -23,25 +27,41 @@ How much of a layer runs again, where all of it may (`Framework.recompute_extent
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from simulator.lowering.layers.saved_values import repeated
 from simulator.lowering.steps.assign import Chunk
+from simulator.schedules import reversal
+from simulator.schedules.reversal import Reversal, Turn
 from simulator.workload.operator import LayerPart, Operator
 
 __all__ = [
+    "AGAIN",
+    "AUTOMATIC",
+    "CHAINS",
+    "INNER",
     "MODULES",
     "Recompute",
+    "Work",
     "dropped",
     "layer_policies",
     "policies_of",
     "policy_named",
+    "reversal_of",
     "runs_again",
 ]
 
 MODULES = ("core_attn", "layernorm", "mla_up_proj", "mlp", "moe", "moe_act", "shared_experts")
-KEPT, INNER = " kept", " in a group"
-"""Endings of the kinds of layers that are not recomputed, and of those whose input is not kept."""
+KEPT, INNER, AGAIN = " kept", " in a group", " again"
+"""Endings of the kinds of layers that are not recomputed, of those whose input is not kept, and of a forward that runs again on the way to
+another layer."""
+AUTOMATIC = -1
+"""Number of layers that stands for as many as need least memory (`simulator.lowering.grouping`)."""
+CHAINS = ("recursive", "revolve")
+"""Methods whose layers run again on the way to others."""
+Work = Mapping[str, tuple[float, float]]
+"""Kind of layer -> FLOP of its forward, bytes of its input."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,33 +93,66 @@ class Recompute:
         """
         which = {"block": f"block of {self.layers} layers", "every": f"every {self.layers}. layer"}
         which["uniform"] = f"{self.layers} layers at a time"
+        which |= {"recursive": "halves of halves", "revolve": f"revolve from {self.layers} inputs"}
         more = [", ".join(self.modules) or self.policy] if self.modules or self.policy else []
         more += [which[self.method]] if self.method else []
         return f"{self.kind} ({'; '.join(more)})" if more else self.kind
 
 
-def layer_policies(chunk: Chunk, recompute: Recompute) -> Chunk:
+def reversal_of(chunk: Chunk, recompute: Recompute, work: Work | None = None) -> Reversal:
+    """Return in what turns the layers of a chunk run backward.
+
+    Args:
+        work: of the kinds of its layers; left out: they are alike.
+    """
+    return _PLANS[recompute.method](chunk, recompute.layers, work or {})
+
+
+def _revolve(chunk: Chunk, inputs: int, work: Work) -> Reversal:
+    each = [work.get(kind, (1.0, 1.0)) for kind in chunk.names or ("layer",) * chunk.layers]
+    times, sizes = [time for time, _ in each], [size for _, size in each]
+    return reversal.revolve(times, sizes, inputs * max(sizes)) if each else reversal.each(0)
+
+
+_PLANS: Mapping[str, Callable[[Chunk, int, Work], Reversal]] = {
+    "": lambda chunk, n, work: reversal.each(chunk.layers),
+    "block": lambda chunk, n, work: reversal.first(chunk.layers, n),
+    "every": lambda chunk, n, work: reversal.every(chunk.layers, n),
+    "uniform": lambda chunk, n, work: reversal.groups(chunk.layers, max(1, n)),
+    "recursive": lambda chunk, n, work: reversal.halves(chunk.layers),
+    "revolve": _revolve,
+}
+
+
+def layer_policies(chunk: Chunk, recompute: Recompute, work: Work | None = None) -> Chunk:
     """Return the chunk with what each of its layers does: endings of their kinds, () where all do the same.
 
     >>> layer_policies(Chunk(layers=3, head=True), Recompute("full", method="block", layers=1)).kinds
     ('layer', 'layer kept', 'layer kept', 'head')
+    >>> layer_policies(Chunk(layers=3), Recompute("full", method="revolve", layers=1)).backward
+    ('layer kept', 'layer again', 'layer in a group', 'layer')
     """
-    n = recompute.layers
-    if recompute.method == "block":
-        endings = tuple("" if i < n else KEPT for i in range(chunk.layers))
-    elif recompute.method == "every":
-        endings = tuple("" if (i + 1) % n == 0 else KEPT for i in range(chunk.layers))
-    elif recompute.method == "uniform" and n > 1:
-        endings = tuple("" if i % n == 0 else INNER for i in range(chunk.layers))
-    else:
+    if len(policies_of(recompute)) == 1 or not chunk.layers:
         return chunk
-    return replace(chunk, endings=endings)
+    plan = reversal_of(chunk, recompute, work)
+    keeps, stored = plan.keeps, set(plan.stored)
+    endings = tuple([KEPT if keeps[i] else "" if i in stored else INNER for i in range(chunk.layers)])
+    turns = tuple([run for turn in plan.turns for run in _runs(turn)]) if recompute.method in CHAINS else ()
+    return replace(chunk, endings=endings, turns=turns)
+
+
+def _runs(turn: Turn) -> list[tuple[int, str]]:
+    """(layer, its ending) of what a turn runs: forwards on the way, then the turn of one layer with its backward."""
+    way = [(layer, AGAIN if layer == turn.start else INNER + AGAIN) for layer in range(turn.start, turn.first)]
+    return [*way, (turn.first, KEPT if not turn.again else INNER if way else "")]
 
 
 def policies_of(recompute: Recompute) -> tuple[str, ...]:
     """Return the endings that layers may have."""
     if recompute.method in ("block", "every"):
         return ("", KEPT)
+    if recompute.method in CHAINS:
+        return ("", INNER, KEPT, AGAIN, INNER + AGAIN)
     return ("", INNER) if recompute.method == "uniform" and recompute.layers > 1 else ("",)
 
 

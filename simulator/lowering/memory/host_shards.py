@@ -6,7 +6,18 @@ from simulator.lowering.steps.parameters import Held, rank_held
 from simulator.lowering.steps.state import State
 from simulator.program.program import Tensor
 
-__all__ = ["at_home", "gathered_shard", "returns_master", "shard_bytes", "shards_on_host"]
+__all__ = [
+    "BUFFERS",
+    "at_home",
+    "gathered_shard",
+    "returns_master",
+    "shard_bytes",
+    "shards_on_drives",
+    "shards_on_host",
+]
+
+BUFFERS = 3
+"""Pieces of what lives on drives that stand in host memory: one is read, one used, one written (ZeRO-Infinity, section 6.2)."""
 
 
 def returns_master(state: State) -> bool:
@@ -44,14 +55,26 @@ def at_home(state: State, held: Held, updated: float) -> float:
 
 
 def shards_on_host(state: State, rank: int, updated: float) -> list[Tensor]:
-    """What the shards of one GPU take in host memory, beside the fp32 weights that its CPU updates.
+    """What the shards of one GPU take in host memory, beside the fp32 weights that its CPU updates: of those on drives buffers.
 
     Args:
         updated: weights that the CPU updates for one GPU.
     """
+    if state.resolved.parameter_tier == "nvme":
+        size = BUFFERS * state.fetched.get(rank, 0.0)
+        return [Tensor(name="buffers of weight shards from drives", category="weights", bytes=size)] if size else []
+    return _shards(state, rank, updated, "on the host")
+
+
+def shards_on_drives(state: State, rank: int, updated: float) -> list[Tensor]:
+    """What the shards of one GPU take on drives; as `shards_on_host`."""
+    return _shards(state, rank, updated, "on drives") if state.resolved.parameter_tier == "nvme" else []
+
+
+def _shards(state: State, rank: int, updated: float, place: str) -> list[Tensor]:
     held = rank_held(state, rank)
     count = gathered_shard(state, held)
     if shard_bytes(state) > state.resolved.precision.element:  # these are the fp32 weights
         count -= at_home(state, held, updated)
     size = count * shard_bytes(state)
-    return [Tensor(name="weight shards on the host", category="weights", bytes=size)] if size else []
+    return [Tensor(name=f"weight shards {place}", category="weights", bytes=size)] if size else []

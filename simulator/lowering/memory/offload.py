@@ -6,7 +6,12 @@
     copy back                                          | to_device(weights)
 
 With overlap the three go layer by layer, so that copies hide beside the CPU's work (ZeRO-Offload, arXiv 2101.06840).  Under ZeRO-2
-gradients have gone by then (`gradients_down`).
+gradients have gone by then (`gradients_down`).  What lives on drives comes and goes layer by layer beside that, with its gradients,
+which stand there, too (ZeRO-Infinity, arXiv 2104.07857, sections 4.1 and 5.2.2: 16 bytes a weight each way):
+
+    nvme        from_nvme(states, gradients) |             |
+    host                                     | host_update |
+    nvme back                                              | to_nvme(states, and weights that live there)
 """
 
 from __future__ import annotations
@@ -17,7 +22,7 @@ from collections.abc import Callable
 import numpy as np
 
 from simulator.lowering.layers.rows import Rows
-from simulator.lowering.memory.host_shards import at_home, returns_master
+from simulator.lowering.memory.host_shards import BUFFERS, at_home, returns_master, shard_bytes
 from simulator.lowering.steps.parameters import Held, rank_held
 from simulator.lowering.steps.state import State
 from simulator.lowering.steps.structure import Batch
@@ -25,9 +30,21 @@ from simulator.program.program import COMPUTE, COPY, Link, OperatorTable, Segmen
 from simulator.units import BYTES_PER_ELEMENT
 from simulator.workload.optimizers import optimizer_cost
 
-__all__ = ["COPY_BACK_LANE", "COPY_LANE", "add_copies", "add_host_update", "copy_link", "device_bytes", "host_tensors"]
+__all__ = [
+    "COPY_BACK_LANE",
+    "COPY_LANE",
+    "NVME_BACK_LANE",
+    "NVME_LANE",
+    "add_copies",
+    "add_host_update",
+    "copy_link",
+    "device_bytes",
+    "host_tensors",
+    "nvme_tensors",
+]
 
 COPY_LANE, HOST_LANE, COPY_BACK_LANE = "copy", "host", "copy-back"
+NVME_LANE, NVME_BACK_LANE = "nvme", "nvme-back"
 MASTER = float(BYTES_PER_ELEMENT["fp32"])
 """Bytes of a weight in full precision."""
 
@@ -92,17 +109,37 @@ def device_bytes(state: State, optimizer: float, has_master: bool) -> float:
 
 def host_tensors(state: State, rank: int, mine: float) -> list[Tensor]:
     """What the update on the CPU keeps in host memory for one GPU that updates `mine` parameters."""
+    if state.resolved.optimizer_tier == "nvme":
+        layers = _layers_of(state, rank)
+        buffers = min(BUFFERS, layers) / layers * sum(t.bytes for t in _updated(state, mine, "on drives"))
+        return [Tensor(name="buffers of states from drives", category="optimizer_states", bytes=buffers)]
+    return _updated(state, mine, "on the host")
+
+
+def nvme_tensors(state: State, mine: float) -> list[Tensor]:
+    """What the update on the CPU keeps on drives for one GPU that updates `mine` parameters."""
+    return _updated(state, mine, "on drives") if state.resolved.optimizer_tier == "nvme" else []
+
+
+def _updated(state: State, mine: float, place: str) -> list[Tensor]:
+    """What the CPU's update of so many parameters reads and writes."""
     part, numbers, resolved = state.resolved.optimizer_offload, state.workload.numbers, state.resolved
     if not part:
         return []
     cost = optimizer_cost(state.workload.optimizer, numbers.element, resolved.gradient_bytes, numbers.master_weights)
     weights = MASTER if numbers.master_weights else float(numbers.element)
     sizes = (
-        ("optimizer states on the host", "optimizer_states", cost.state),
-        ("weights on the host", "weights", weights),
-        ("gradients on the host", "gradients", float(resolved.gradient_bytes)),
+        (f"optimizer states {place}", "optimizer_states", cost.state),
+        (f"weights {place}", "weights", weights),
+        (f"gradients {place}", "gradients", float(resolved.gradient_bytes)),
     )
     return [Tensor(name=name, category=kind, bytes=part * mine * size) for name, kind, size in sizes]
+
+
+def _layers_of(state: State, rank: int) -> int:
+    """Layers of a rank, at least one: the pieces in which what lives on the host is updated one after the other."""
+    held = np.flatnonzero((state.placement.rank_of == rank).any(axis=0))
+    return max(1, sum(state.chunks[int(c)].layers for c in held))
 
 
 def add_host_update(
@@ -129,8 +166,9 @@ def add_host_update(
         held = rank_held(state, r)
         count = resolved.optimizer_offload * mine(held)
         comes = count - at_home(state, held, count)
-        layers = sum(state.chunks[int(c)].layers for c in np.flatnonzero((state.placement.rank_of == r).any(axis=0)))
-        pieces = max(1, layers) if resolved.optimizer_offload_overlap else 1
+        stored, home = resolved.optimizer_tier == "nvme", at_home(state, held, count) * shard_bytes(state)
+        written = home if resolved.parameter_tier == "nvme" else 0.0
+        pieces = _layers_of(state, r) if resolved.optimizer_offload_overlap or stored or written else 1
         ranks, share = np.full(pieces, r), count / pieces
 
         def items(what: str, name: str, size: float, dtype: str, pieces: int = pieces) -> np.ndarray:
@@ -146,10 +184,40 @@ def add_host_update(
         for cause in causes:
             state.wait(first, np.full(pieces, cause))
         second = first if there else add_copies(state, work, ranks, HOST_LANE, first)
+        if stored or written:
+            states = sum(t.bytes for t in _updated(state, mine(held), "")) if stored else 0.0
+            _through_drives(
+                state, ranks, first, second, states, share * resolved.gradient_bytes * pieces * stored, written
+            )
         ends.append(int((add_copies(state, into, ranks, COPY_BACK_LANE, second) if comes else second)[-1]))
         returned[held] = comes
     casts = back != numbers.compute and any(returned.values())
     return np.arange(state.ranks), _cast(state, np.array(ends), returned) if casts else np.array(ends)
+
+
+def _through_drives(
+    state: State, ranks: np.ndarray, down: np.ndarray, work: np.ndarray, states: float, gradients: float, weights: float
+) -> None:
+    """Let pieces of an update read from drives what they update, and write it back.
+
+    Args:
+        ranks: of the pieces, one pipeline rank; `down`: the copies of their gradients; `work`: their updates.
+        states: bytes of all that is read, `gradients` among them; `weights`: of those that are written beside it.
+    """
+    pieces = len(ranks)
+
+    def rows(what: str, name: str, size: float, lane: str, after: np.ndarray) -> np.ndarray:
+        return add_copies(
+            state, np.full(pieces, copy_link(state, what, name, size / pieces, "fp32")), ranks, lane, after
+        )
+
+    if states:
+        written = rows("to_nvme", "gradients", gradients, NVME_BACK_LANE, down)
+        read = rows("from_nvme", "states and gradients", states, NVME_LANE, written)
+        state.wait(work, read)
+    back = rows("to_nvme", "updated states", states - gradients + weights, NVME_BACK_LANE, work)
+    if states:
+        state.wait(read[BUFFERS:], back[:-BUFFERS])
 
 
 def _cast(state: State, after: np.ndarray, returned: dict[Held, float]) -> np.ndarray:

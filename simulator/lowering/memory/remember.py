@@ -16,8 +16,8 @@ import numpy as np
 
 from simulator.lowering.layers.expand import LayerCost
 from simulator.lowering.memory.activation_copies import activations_on_host
-from simulator.lowering.memory.host_shards import gathered_shard, shard_bytes, shards_on_host
-from simulator.lowering.memory.offload import device_bytes, host_tensors
+from simulator.lowering.memory.host_shards import gathered_shard, shard_bytes, shards_on_drives, shards_on_host
+from simulator.lowering.memory.offload import device_bytes, host_tensors, nvme_tensors
 from simulator.lowering.memory.resident_memory import beside_states
 from simulator.lowering.resolve.resolved_plan import ResolvedPlan
 from simulator.lowering.steps.assign import Chunk, classes_of
@@ -54,7 +54,8 @@ def add_memory(state: State) -> None:
                 for variant in sorted(state.occurring.get((number, direction > 0, scale), ())):
                     cut = state.cuts[(number, word, variant)]
                     behind = _gathered_behind(state, cut) if variant == UNITS and direction else 0.0
-                    largest = [largest_mark(state, costs, group, word, behind) for group in cut.different]
+                    held = _kept_at_last(costs, chunk)
+                    largest = [largest_mark(state, costs, group, word, behind, held) for group in cut.different]
                     for kinds, less in _halves(between, chunk) if direction else (((0,), 0.0),):
                         effect = [state.effect(_less(tensors, less) if less else tensors) for tensors in largest]
                         marks.append((kinds, variant, tuple([effect[which] for which in cut.which])))
@@ -68,6 +69,7 @@ def add_memory(state: State) -> None:
     resolved = state.resolved
     if resolved.optimizer_offload or resolved.activation_offload or resolved.parameter_offload:
         state.host = [_on_host(state, rank) for rank in range(state.ranks)]
+        state.drives = [_on_drives(state, rank) for rank in range(state.ranks)]
 
 
 class _Stand(NamedTuple):
@@ -202,6 +204,14 @@ def _saved_by(
     return tuple(Tensor(name=n, category=c, bytes=float(b)) for (n, c), b in total.items())
 
 
+def _kept_at_last(costs: dict[str, LayerCost], chunk: Chunk) -> float:
+    """Bytes that a chunk's last layer keeps whole, where layers run again one at a time behind it; 0 where they do not."""
+    if not chunk.turns:
+        return 0.0
+    layer, ending = chunk.turns[0]
+    return sum(t.bytes for t in costs[(chunk.names[layer] if chunk.names else "layer") + ending].saved)
+
+
 def _gathered_behind(state: State, cut: Cut) -> float:
     """Return the bytes of units that are gathered while the head, a unit itself, runs backward, so that theirs can begin when it has.
 
@@ -222,18 +232,20 @@ def largest_mark(
     group: tuple[str, ...],
     direction: str,
     behind: float = 0.0,
+    held: float = 0.0,
 ) -> tuple[Tensor, ...]:
     """Return the largest set of temporaries among the layers of a segment.
 
     Args:
         behind: bytes that are counted from where the head's backward begins, but come after the loss's.
+        held: bytes that the forward kept of a layer, in whose place the same of others may stand.
     """
     if group == ("head",) and direction == "backward" and state.resolved.zero_stage == 3:
         made = costs["head"].trained * gradient_made(state.resolved)
         return _less(costs["head"].backward_mark, made + behind)
     if direction == "backward" and made_in_turn(state.resolved, group):
         return _largest_of_unit(tuple([costs[kind] for kind in group]), gradient_made(state.resolved))
-    return _largest(tuple([costs[kind] for kind in dict.fromkeys(group)]), direction)
+    return _largest(tuple([costs[kind] for kind in dict.fromkeys(group)]), direction, held)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -247,9 +259,13 @@ def _largest_of_unit(layers: tuple[LayerCost, ...], made: float) -> tuple[Tensor
 
 
 @functools.lru_cache(maxsize=4096)
-def _largest(layers: tuple[LayerCost, ...], direction: str) -> tuple[Tensor, ...]:
-    """The largest set of temporaries among these layers."""
+def _largest(layers: tuple[LayerCost, ...], direction: str, held: float) -> tuple[Tensor, ...]:
+    """The largest set of temporaries among these layers, what they make again above what is held among them."""
     marks: list[tuple[Tensor, ...]] = [getattr(cost, f"{direction}_mark") for cost in layers]
+    if direction == "backward" and any(cost.again for cost in layers):
+        above = [max(0.0, sum(t.bytes for t in cost.again) - held) for cost in layers]
+        more = [(Tensor(name="made again", category="activations", bytes=size),) if size else () for size in above]
+        marks = [one + two for one, two in zip(more, marks, strict=True)]
     return max(marks, key=lambda tensors: sum(t.bytes for t in tensors), default=())
 
 
@@ -357,10 +373,21 @@ def _frozen(held: Held, resolved: ResolvedPlan) -> list[ModelStates]:
 
 def _on_host(state: State, rank: int) -> list[Tensor]:
     """What stands in the host's memory for one GPU of a rank, at most."""
-    held = rank_held(state, rank).trained
-    mine = held.sharded(state.resolved) if state.resolved.zero_stage else held.all
+    mine = _updated_by(state, rank)
     shards = shards_on_host(state, rank, state.resolved.optimizer_offload * mine)
     return [*host_tensors(state, rank, mine), *shards, *activations_on_host(state, rank)]
+
+
+def _on_drives(state: State, rank: int) -> list[Tensor]:
+    """What stands on the host's drives for one GPU of a rank, at most."""
+    mine = _updated_by(state, rank)
+    return [*nvme_tensors(state, mine), *shards_on_drives(state, rank, state.resolved.optimizer_offload * mine)]
+
+
+def _updated_by(state: State, rank: int) -> float:
+    """Weights that one GPU of a rank updates [count]."""
+    held = rank_held(state, rank).trained
+    return held.sharded(state.resolved) if state.resolved.zero_stage else held.all
 
 
 def _secondary(held: Held, resolved: ResolvedPlan) -> float:

@@ -175,6 +175,7 @@ class Facts:
             self.expert_group,
             expert_loop(plan, framework, self.exchange),
             said("expert_permute_fusion"),
+            said("partition_activations"),
             numbers.micro_scaled,
             self.gradient == "fp32" and numbers.master_weights,
             len(self.layout.tensor) > 1,
@@ -184,7 +185,7 @@ class Facts:
     @kept
     def recomputes(self) -> Recompute:
         """What is computed again."""
-        return resolve_recompute(self.workload, self.plan, self.framework, self.chunks, self.layer_split)
+        return resolve_recompute(self.workload, self.plan, self.framework, self.schedule, self.chunks, self.layer_split)
 
     @kept
     def post_validates(self) -> bool:
@@ -342,6 +343,7 @@ def _style(
     group: int,
     loop: str,
     permutes: bool,
+    partitions: bool,
     micro_scaled: bool,
     wide: bool,
     several_axes: bool,
@@ -351,6 +353,7 @@ def _style(
 
     Args:
         permutes: whether one kernel each copies and sums rows of tokens for their experts.
+        partitions: whether tensor ranks keep a part each of the inputs from which layers run again.
         micro_scaled: whether products are of a format that experts are fused in.
         wide: whether weights and gradients are fp32, as autocast has them.
         several_axes: whether layers lie on several tensor axes: gathered operands are the layout's own affair then.
@@ -366,6 +369,7 @@ def _style(
         "fused_wgrad_accumulation": accumulates,
         "expert_loop": loop,
         "fuses_permute": permutes,
+        "divides_checkpoints": partitions,
     }
     for name, stays in (
         ("weights_in_experts", not group),  # masks have the router's weights

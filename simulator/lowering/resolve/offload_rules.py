@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from simulator.errors import PlanError
+from simulator.errors import PlanError, refuse
 from simulator.plan.plan import Plan
 from simulator.schedules.base import Schedule
 from simulator.workload.model import Model
@@ -12,7 +12,7 @@ __all__ = ["check_adapters", "check_offload", "gradients_leave"]
 
 def gradients_leave(plan: Plan, schedule: Schedule) -> bool:
     """Return whether gradients of a rank without replicas go to the host bucket by bucket."""
-    return plan.zero_stage == 2 and plan.optimizer_offload > 0 and schedule.replicas == 1
+    return plan.zero_stage == 2 and bool(plan.optimizer_offload) and schedule.replicas == 1
 
 
 def check_adapters(plan: Plan, model: Model) -> None:
@@ -35,7 +35,13 @@ def check_offload(plan: Plan) -> None:
         PlanError: with the rule, the values and a way out.
     """
     plan.check_needs("optimizer_offload", "optimizer_offload_overlap", "optimizer_in_backward")
-    plan.check_needs("zero_stage", "parameter_offload")
+    plan.check_needs("zero_stage", "parameter_offload", "optimizer_offload")
+    if plan.optimizer_offload == "nvme" and plan.optimizer_offload_overlap:
+        refuse(
+            "states on drives are read, updated and written layer by layer, each beside the others",
+            "optimizer_offload = 'nvme' and optimizer_offload_overlap = true",
+            "leave optimizer_offload_overlap out",
+        )
     if plan.activation_offload and plan.zero_stage == 3 and plan.fsdp_unit not in (None, 1):
         raise PlanError(
             "activations go to the host layer by layer, so FSDP units must be layers too, but fsdp_unit = "

@@ -22,6 +22,7 @@ from simulator.options.option import chosen
 from simulator.partition.layout import Layout
 from simulator.plan.framework import Framework
 from simulator.plan.plan import Plan
+from simulator.plan.values import part_away, tier_of
 from simulator.remembered import kept
 from simulator.schedules.base import Schedule, Shape
 from simulator.units import BYTES_PER_ELEMENT
@@ -86,9 +87,11 @@ class ResolvedPlan:
     tensor_parallel_splits: int = 1
     context_parallel_inner: int = 1
     optimizer_offload: float = 0.0
+    optimizer_tier: str = "host"
     optimizer_offload_overlap: bool = False
     activation_offload: int = 0
     parameter_offload: float = 0.0
+    parameter_tier: str = "host"
     cuda_graphs: tuple[str, ...] = ()
     layout: Layout = Layout(name="one rank", mesh=(), rules=())
     exchange: GradientExchange = field(default_factory=lambda: EXCHANGES.get("all_reduce"))
@@ -299,10 +302,12 @@ def resolve(
         context_parallel_inner=plan.context_parallel
         if plan.context_parallel_kind == "ulysses"
         else plan.context_parallel_inner or 1,
-        optimizer_offload=plan.optimizer_offload,
+        optimizer_offload=part_away(plan.optimizer_offload),
+        optimizer_tier=tier_of(plan.optimizer_offload),
         optimizer_offload_overlap=plan.optimizer_offload_overlap,
         activation_offload=plan.activation_offload or 0,
-        parameter_offload=plan.parameter_offload,
+        parameter_offload=part_away(plan.parameter_offload),
+        parameter_tier=tier_of(plan.parameter_offload),
         cuda_graphs=facts.graphs,
         expert_parallel=plan.expert_parallel,
         expert_tensor_parallel=plan.expert_tensor_parallel or plan.tensor_parallel,

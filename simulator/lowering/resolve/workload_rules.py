@@ -5,6 +5,7 @@ from __future__ import annotations
 from simulator.errors import PlanError, refuse
 from simulator.partition.strategies import STRATEGIES
 from simulator.plan.plan import Plan
+from simulator.plan.values import part_away
 from simulator.schedules.base import Schedule
 from simulator.workload.operator import KernelStyle
 from simulator.workload.optimizers import OPTIMIZERS
@@ -59,7 +60,7 @@ def check_optimizer(workload: Workload, plan: Plan) -> None:
     if plan.optimizer_offload and OPTIMIZERS.get(workload.optimizer).newton_schulz:
         refuse(
             "products that make matrices orthogonal run on the GPU",
-            f"optimizer = {workload.optimizer!r} and optimizer_offload = {plan.optimizer_offload:g}",
+            f"optimizer = {workload.optimizer!r} and optimizer_offload = {part_away(plan.optimizer_offload):g}",
             "leave optimizer_offload out, or optimizer = 'adam'",
         )
 

@@ -22,7 +22,8 @@ class Chunk:
     """What one chunk holds: its layers, and whether the embedding comes before or the head after them.
 
     Chunks that are equal share their blocks.  `names` says of each layer its kind; () = all are "layer".  `endings` says of each what
-    is special about its recompute (`recompute.py`); () = nothing.  `decoder`: the layer before which a decoder begins, -1 = none.
+    is special about its recompute (`recompute.py`); () = nothing.  `turns`: what a backward runs of them, as (layer, ending), where that
+    is more than each once; () = the reverse of the forward.  `decoder`: the layer before which a decoder begins, -1 = none.
     `mtp`: multi-token prediction modules behind the head.
     """
 
@@ -31,6 +32,7 @@ class Chunk:
     head: bool = False
     names: tuple[str, ...] = ()
     endings: tuple[str, ...] = ()
+    turns: tuple[tuple[int, str], ...] = ()
     decoder: int = -1
     mtp: int = 0
 
@@ -48,6 +50,23 @@ class Chunk:
             middle.insert(self.decoder, DECODER_EMBEDDING)
         ends = ["embedding"] * self.embedding, ["head"] * self.head + [MTP_LAYER, MTP_HEAD] * self.mtp
         return tuple(ends[0] + middle + ends[1])
+
+    @kept
+    def backward(self) -> tuple[str, ...]:
+        """Kinds of layers in the order they run backward, forwards on the way to others among them.
+
+        >>> Chunk(layers=2, head=True, turns=((1, " kept"), (0, ""))).backward
+        ('head', 'layer kept', 'layer')
+        """
+        if not self.turns:
+            return self.kinds[::-1]
+        names, before, behind = (
+            self.names or ("layer",) * self.layers,
+            int(self.embedding),
+            self.embedding + self.layers,
+        )
+        middle = tuple([names[layer] + ending for layer, ending in self.turns])
+        return self.kinds[behind:][::-1] + middle + self.kinds[:before]
 
 
 @hashed_once

@@ -51,11 +51,11 @@ def cut_chunk(
 
     Args:
         variant: UNBROKEN, UNITS of so many layers (`unit`), or BUCKETS.
-        sizes: of each different kind of layer of the chunk, its parts and the bytes of their gradients.
+        sizes: of each different kind of layer of the chunk, forward and backward, its parts and the bytes of their gradients.
         buckets: bytes of gradients after which a bucket is full, of each in turn; the last also of all that follow.
         offloads: layers whose activations go to the host.
     """
-    parts = dict(zip(dict.fromkeys(chunk.kinds), sizes, strict=False))
+    parts = dict(zip(dict.fromkeys((*chunk.kinds, *chunk.backward)), sizes, strict=False))
     groups = _groups(chunk, direction, variant, unit, parts, buckets)
     apart = _apart(chunk, direction, groups, offloads)
     pieces = tuple([piece for group in apart for piece in group])
@@ -158,7 +158,7 @@ def unit_groups(kinds: Sequence[str], layers: int) -> tuple[tuple[str, ...], ...
 
 def _layers_of(chunk: Chunk, direction: str) -> tuple[str, ...]:
     """Kinds of layers of a chunk in the order they run."""
-    return chunk.kinds if direction == "forward" else chunk.kinds[::-1]
+    return chunk.kinds if direction == "forward" else chunk.backward
 
 
 def _runs(group: tuple[str, ...]) -> tuple[tuple[str, int], ...]:

@@ -51,6 +51,7 @@ def emit(state: State, name: str) -> Program:
         effects=state.effect_list(),
         resident=tuple([Effect(tensors=tuple(t)) for t in state.resident]),
         host_resident=tuple([Effect(tensors=tuple(t)) for t in state.host]) if any(state.host) else (),
+        nvme_resident=tuple([Effect(tensors=tuple(t)) for t in state.drives]) if any(state.drives) else (),
         framework=resolved.framework.name,
     )
 

@@ -44,7 +44,7 @@ def _cut(state: State, chunk: Chunk, direction: str, variant: int) -> Cut:
         sizes = tuple(
             [
                 tuple((part, state.costs[part].trained * resolved.gradient_bytes) for part in parts.get(kind, (kind,)))
-                for kind in dict.fromkeys(chunk.kinds)
+                for kind in dict.fromkeys((*chunk.kinds, *chunk.backward))
             ]
         )
     unit = resolved.fsdp_unit if variant == UNITS else 0

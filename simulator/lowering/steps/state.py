@@ -46,6 +46,11 @@ class State:
     host: list[list[Tensor]] = field(default_factory=list)
     """Per rank: what one of its GPUs has put into host memory, at most."""
 
+    drives: list[list[Tensor]] = field(default_factory=list)
+    """Per rank: what one of its GPUs has put on its host's drives, at most."""
+    fetched: dict[int, float] = field(default_factory=dict)
+    """Per rank: bytes of the largest shard that comes from a drive."""
+
     weights: dict[Chunk, Any] = field(default_factory=dict)
     """Per kind of chunk: its weights; filled at first use by `parameters.chunk_held`."""
     on_ranks: Any = None
