@@ -59,6 +59,7 @@ def gemm_seconds(
     gpu: Gpu,
     coefficients: GemmCoefficients,
     repeats: ArrayLike = math.inf,
+    shared: ArrayLike = 1.0,
 ) -> Array:
     """Return the time on the device of each product [s], without the host's launch.
 
@@ -70,6 +71,8 @@ def gemm_seconds(
         gpu: where it runs.
         coefficients: from `load_gemm_coefficients`.
         repeats: how many of it a benchmark runs on a GPU that was idle before; inf = the load goes on, as in training.
+        shared: per row, how often each number of the operand with rows (of NT: with columns) stands in it (see `calls.Product`): memory
+            is asked for it once.
 
     Raises:
         ProgramError: a size below 1 or an unknown layout.
@@ -111,7 +114,9 @@ def gemm_seconds(
     outputs = batch * m * n
     partial = np.where(parts > 1, 8.0 * parts * outputs, 0.0)
     stored = outputs * np.where(added, 8.0, np.maximum(element, 2.0)) + partial
-    traffic = element * batch * (m * k + k * n) + stored
+    once = np.asarray(shared, np.float64)
+    left, right = m * k / np.where(gradient, 1.0, once), k * n / np.where(gradient, once, 1.0)
+    traffic = element * batch * (left + right) + stored
     memory = traffic / (c.bandwidth_fraction * gpu.memory_bandwidth)
     exposed = np.where(added, c.exposed_accumulation or c.exposed_output, c.exposed_output)
     seconds = np.maximum(compute, memory) + exposed * stored / gpu.memory_bandwidth
@@ -121,9 +126,9 @@ def gemm_seconds(
 
 
 @functools.lru_cache(maxsize=64)
-def gemm_class(dtype: str) -> PriceClass:
-    """Return the price class of products in a number format."""
-    return PriceClass("gemm", dtype)
+def gemm_class(dtype: str, windows: bool = False) -> PriceClass:
+    """Return the price class of products in a number format; with `windows`, of convolutions, which nobody has measured here."""
+    return PriceClass("convolution" if windows else "gemm", dtype)
 
 
 def gemm_calibrated(dtype: str, gpu: Gpu, coefficients: GemmCoefficients) -> bool:

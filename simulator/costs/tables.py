@@ -305,23 +305,27 @@ def _gemms(table: OperatorTable, rows: NDArray[np.int64], machine: Machine) -> P
     """Price the products of a table: those that no table had before, all at once."""
     shape = table.shape[rows]
     dtype = [table.dtype[i] for i in rows]
-    order = [call.order for i in rows if isinstance(call := table.call[i], Product)]
+    calls = [call for i in rows if isinstance(call := table.call[i], Product)]
+    order, shared = [call.order for call in calls], [call.shared for call in calls]
     stored = np.array(
         [max(BYTES_PER_ELEMENT[d], 2) for d in dtype]
     )  # products of narrow operands are stored in 16 bits
     accumulates = table.written[rows] > 1.5 * stored * shape[:, 0] * shape[:, 1] * shape[:, 2]
-    keys = list(zip(map(tuple, shape.tolist()), order, dtype, accumulates.tolist(), strict=True))
+    keys = list(zip(map(tuple, shape.tolist()), order, dtype, accumulates.tolist(), shared, strict=True))
     known = _products(machine.gpu, machine.gemm)
     if len(known) >= _MOST_PRODUCTS:
         known.clear()
     if fresh := [n for n, key in enumerate(keys) if key not in known]:
         sizes, orders, formats = shape[fresh], [order[n] for n in fresh], [dtype[n] for n in fresh]
-        seconds = gemm_seconds(sizes, orders, formats, accumulates[fresh], machine.gpu, machine.gemm)
+        once = [shared[n] for n in fresh]
+        seconds = gemm_seconds(sizes, orders, formats, accumulates[fresh], machine.gpu, machine.gemm, shared=once)
         sigmas = gemm_sigma(sizes, formats, machine.gpu, machine.gemm)
         known |= {keys[n]: some for n, *some in zip(fresh, seconds.tolist(), sigmas.tolist(), strict=True)}
     values, sigma = np.array([known[key] for key in keys]).T
-    good = np.array([gemm_calibrated(d, machine.gpu, machine.gemm) for d in dtype])
-    return rows, values, [gemm_class(d) for d in dtype], sigma, good
+    windows = [each != 1.0 for each in shared]
+    good = np.array([gemm_calibrated(d, machine.gpu, machine.gemm) for d in dtype]) & ~np.array(windows)
+    sigma = np.where(windows, np.maximum(sigma, machine.gemm.sigma_outside), sigma)
+    return rows, values, [gemm_class(d, w) for d, w in zip(dtype, windows, strict=True)], sigma, good
 
 
 _MOST_PRODUCTS = 65536

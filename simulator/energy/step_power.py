@@ -11,17 +11,19 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
+from simulator.costs.gemm import gemm_class
 from simulator.costs.memory_bound import MEMORY_BOUND_CLASS
 from simulator.costs.price import HOST_CLASS
 from simulator.costs.tables import Machine, machine_of
 from simulator.hardware.cluster import Cluster
 from simulator.hardware.power import Power, PowerCoefficients, load_power_coefficients
-from simulator.program.prices import ACCOUNTS
+from simulator.program.calls import Product
+from simulator.program.prices import ACCOUNTS, PriceClass
 from simulator.program.program import COMPUTE, Link
 from simulator.report.prediction import Prediction
 from simulator.report.table import Section
@@ -42,7 +44,7 @@ class StepPower:
         gpu: mean over GPUs and time [W]; `gpu_peak`: of the fullest instant, mean over GPUs.
         machines: all GPUs and what stands around them, mean over time [W]; `machines_peak` at that instant.
         pue, grid: facility over machines; CO2 per energy [kg/J].
-        step_time, tokens: of the step.
+        step_time, tokens: of the step; `unit`: what one of them is.
     """
 
     gpu: float
@@ -53,6 +55,7 @@ class StepPower:
     grid: float
     step_time: float
     tokens: int
+    unit: str = "token"
 
     @property
     def facility(self) -> float:
@@ -80,7 +83,7 @@ class StepPower:
         """Return it to read."""
         gpu, around = show(self.gpu, "W"), show(self.machines, "W")
         return Section(
-            title=f"power: {show(self.energy_per_token, 'J')} per token",
+            title=f"power: {show(self.energy_per_token, 'J')} per {self.unit}",
             lines=(
                 f"{gpu} per GPU (at most {show(self.gpu_peak, 'W')}, mean over all at one instant)",
                 f"machines and network {around} (at most {show(self.machines_peak, 'W')}), facility {show(self.facility, 'W')} at "
@@ -132,6 +135,7 @@ def step_power(prediction: Prediction, cluster: Cluster, power: Power) -> StepPo
         grid=numbers.grid if power.grid is None else power.grid,
         step_time=step,
         tokens=prediction.tokens,
+        unit=prediction.workload.unit,
     )
 
 
@@ -159,20 +163,21 @@ def _item_watts(
     for i, item in enumerate(prediction.program.items):
         if isinstance(item, Link):
             continue
-        products: dict[str, float] = defaultdict(float)
+        products: dict[PriceClass, float] = defaultdict(float)
         attention = 0.0
         for table, count in item.pieces:
             for row, work in enumerate(table.work):
                 if work == "gemm":
-                    products[table.dtype[row]] += count * float(table.flops[row])
+                    call = cast(Product, table.call[row])  # by a rule of the program
+                    products[gemm_class(table.dtype[row], call.shared != 1.0)] += count * float(table.flops[row])
                 elif work == "attention":
                     attention += count * float(table.flops[row])
         total = joules = 0.0
         for one, seconds in zip(prices.classes, prices.class_share[i].tolist(), strict=True):
             if seconds <= 0.0:
                 continue
-            if one.kind == "gemm":
-                drawn = running(products[one.which] / seconds, one.which)
+            if one in products:
+                drawn = running(products[one] / seconds, one.which)
             elif one.kind == "attention":
                 kernel = machine.attention.kernels.get(one.which)
                 drawn = running(attention / seconds, "", kernel.power_share if kernel else 0.0)

@@ -31,6 +31,7 @@ from simulator.lowering.steps.update import add_update
 from simulator.plan.plan import Plan
 from simulator.program.program import Program
 from simulator.schedules.order import PipelineOrder
+from simulator.workload.families import FAMILIES
 from simulator.workload.model import Model
 from simulator.workload.workload import Workload
 
@@ -87,14 +88,25 @@ def begin(workload: Workload, resolved: ResolvedPlan) -> State:
             )
         return layer_costs(workload, resolved, sequences=sequences)
 
+    chunks = chunks_of(workload.model, resolved.recomputes, resolved.layer_split, structure.placement.chunks)
+    costs = layer_costs(workload, resolved)
     return State(
         scaled_costs=scaled,
         workload=workload,
         resolved=resolved,
-        chunks=chunks_of(workload.model, resolved.recomputes, resolved.layer_split, structure.placement.chunks),
-        costs=layer_costs(workload, resolved),
+        chunks=chunks,
+        costs=costs,
         structure=structure,
+        boundaries=_boundaries(workload.model, chunks, costs),
     )
+
+
+def _boundaries(model: Model, chunks: tuple[Chunk, ...], costs: dict[str, LayerCost]) -> tuple[int, ...]:
+    """See `State.boundaries`."""
+    if FAMILIES.get(model.architecture).like_boundaries:
+        return ()
+    sizes = [costs[chunk.kinds[0]].input_bytes for chunk in chunks]
+    return tuple([sizes.index(size) for size in sizes])
 
 
 @functools.lru_cache(maxsize=256)

@@ -1,6 +1,6 @@
 """What a row of an operator table calls, as a type of its own for each kind of kernel: prices look a kernel up by what it is.
 
-    Product          the order of a GEMM's operands
+    Product          the order of a GEMM's operands, and whether windows overlap in one of them
     AttentionCall    an attention kernel with its mask and the keys it sees
     Traffic          how a memory-bound kernel walks memory, and whether the host waits for it
     NodeExchange     an all_to_all in which a row goes once to every node that needs it
@@ -55,9 +55,16 @@ one, or copy each by loads and stores of their own."""
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """A GEMM: `order` is one of `ORDERS`."""
+    """A GEMM.
+
+    Args:
+        order: one of `ORDERS`.
+        shared: how often each number of the operand with rows (of NT: with columns) stands in it, where that is not written down but read
+            by windows that overlap (a convolution); 1 = the operand is a matrix in memory.
+    """
 
     order: str
+    shared: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +153,7 @@ def write_call(call: Call) -> str:
         case None:
             return "-"
         case Product():
-            return call.order
+            return call.order if call.shared == 1.0 else f"{call.order}({call.shared!r})"
         case AttentionCall():
             return f"attention({call.kernel},{call.mask},{call.window},{call.kv_heads},{call.keys})"
         case NodeExchange():
@@ -158,6 +165,7 @@ def write_call(call: Call) -> str:
 
 
 _ATTENTION = re.compile(r"attention\((\w+),(\w+),(\d{1,15}),(\d{1,15}),(\d{1,15})\)")
+_WINDOWS = re.compile(r"(TN|NN|NT)\(([0-9.e+-]{1,30})\)")
 _EXCHANGE = re.compile(
     r"once_per_node\((\d{1,15}),([0-9.e+-]{1,30})(?:,([1-9]\d{0,14}),([1-9]\d{0,14}),(sent|fetched|copied),(\d{1,15}))?\)"
 )
@@ -173,6 +181,8 @@ def read_call(word: str, what: str) -> Call:
         return None
     if word in ORDERS:
         return Product(word)
+    if (found := _WINDOWS.fullmatch(word)) and (shared := _positive(found.group(2))):
+        return Product(found.group(1), shared)
     if (found := _ATTENTION.fullmatch(word)) and found.group(2) in MASKS:
         window, heads, keys = map(int, found.groups()[2:])
         return AttentionCall(found.group(1), found.group(2), window, heads, keys)
@@ -185,8 +195,17 @@ def read_call(word: str, what: str) -> Call:
     if access.replace("_", " ") in ACCESSES and host in _HOST:
         return Traffic(access.replace("_", " "), host)
     raise ValueError(
-        f"{what} is -, {', '.join(ORDERS)}, attention(kernel,mask,window,kv_heads,keys), once_per_node(copies,reach), "
+        f"{what} is -, {', '.join(ORDERS)}, TN(shared), attention(kernel,mask,window,kv_heads,keys), once_per_node(copies,reach), "
         "once_per_node(copies,reach,row,multiprocessors,sent|fetched|copied,experts) or an access "
         f"({', '.join(a.replace(' ', '_') for a in ACCESSES)}; +end or +layer where the host waits, +hooks or +slices where it fetches "
         f"weights), got {word[:60]!r}"
     )
+
+
+def _positive(word: str) -> float:
+    """A number above 0; 0 = the word is none."""
+    try:
+        number = float(word)
+    except ValueError:
+        return 0.0
+    return number if 0.0 < number < float("inf") else 0.0

@@ -37,7 +37,7 @@ def headline(prediction: Prediction, name: str) -> Section:
     """Return step time with its band, rates, and what ran on what."""
     p, facts = prediction, prediction.provenance
     axes = " x ".join(f"{axis} {size}" for axis, size in p.program.axes if size > 1) or "one GPU"
-    rate = f"{p.tokens_per_second_per_gpu:,.0f} tokens/s per GPU, " if p.tokens else ""
+    rate = f"{p.tokens_per_second_per_gpu:,.0f} {p.workload.unit}s/s per GPU, " if p.tokens else ""
     what = (
         f"a recorded step, host costs of {facts.get('framework')}"
         if "program" in facts

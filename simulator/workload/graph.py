@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 __all__ = [
     "Attention",
+    "Convolution",
     "Dim",
     "Exchange",
     "HeadSwap",
@@ -247,6 +248,20 @@ class Product(Op):
         widths = [einsum(*pair)[2] for pair in self.pairs]
         ends = [sum(self.kernels[: i + 1]) for i in range(len(self.kernels))]
         return tuple(sum(widths[end - n : end]) for n, end in zip(self.kernels, ends, strict=True))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Convolution(Product):
+    """A product whose left operand are windows of a tensor, which no kernel writes down (implicit GEMM: Chetlur et al., cuDNN, arXiv
+    1410.0759, section 3): rows are positions, the depth is what a window holds.  `fixed` where its input is data.
+
+    Args:
+        taps: positions of a window.
+        shared: windows in which a position of the input stands, on average: taps over the strides.
+    """
+
+    taps: int
+    shared: float
 
 
 def einsum(left: Tensor, right: Tensor, out: Tensor) -> tuple[int, int, int, int]:

@@ -69,8 +69,15 @@ class Workload:
         return (self.target_length or self.model.target_length) if self.model.encoder_layers else 0
 
     @property
+    def unit(self) -> str:
+        """What is counted per second: tokens, or images of a network of layers."""
+        return "image" if self.model.network else "token"
+
+    @property
     def tokens(self) -> int:
-        """Tokens per step, of both stacks of an encoder-decoder."""
+        """Tokens per step, of both stacks of an encoder-decoder; images of a network of layers."""
+        if self.model.network:
+            return self.global_batch_size
         return (self.sequence_length + self.decoder_length) * self.global_batch_size
 
     @property
@@ -84,8 +91,11 @@ class Workload:
         of packed documents attention counts inside each.
         Layers that carry a state count the products of their scan by chunks.
         Multi-token prediction modules count as layers with a head each.
+        Networks of layers count three times the products of their forward pass.
         """
         m, length = self.model, self.sequence_length
+        if m.network:
+            return 6.0 * self.global_batch_size * m.products
         if m.encoder_layers:
             return 6.0 * self.global_batch_size * self._encoder_decoder()
         score = float(m.heads * (m.head_dim + m.value_head_dim) * self.attended)

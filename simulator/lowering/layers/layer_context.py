@@ -189,8 +189,14 @@ class LayerContext:
     def product(
         self, rows: Rows, label: str, shape: tuple[int, int, int, int], order: str, phase: str, **more: Any
     ) -> int:
-        """Add a GEMM row; returns its index."""
+        """Add a GEMM row; returns its index.
+
+        Args:
+            more: `shared`: see `calls.Product`; `narrow`, `accumulates`; else columns of the row.
+        """
         b, m, n, k = shape
+        shared = more.pop("shared", 1.0)
+        left, right = (m * k, k * n / shared) if order == "NT" else (m * k / shared, k * n)
         narrow = more.pop("narrow", False) and self.precision.quantises
         dtype, e = (self.precision.gemm, self.precision.quantised_element) if narrow else (self.dtype, self.e)
         out = 4.0 if more.pop("accumulates", False) else self.e
@@ -198,10 +204,10 @@ class LayerContext:
             label=label,
             work="gemm",
             shape=shape,
-            call=Product(order),
+            call=Product(order, shared),
             dtype=dtype,
             flops=2.0 * b * m * n * k,
-            read=b * (m * k + k * n) * e + (b * m * n * out if out != self.e else 0.0),
+            read=b * (left + right) * e + (b * m * n * out if out != self.e else 0.0),
             written=b * m * n * out,
             phase=phase,
             **more,

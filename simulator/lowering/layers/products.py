@@ -21,7 +21,7 @@ from simulator.lowering.layers.ring_scores import goes_round, round_backward, ro
 from simulator.lowering.layers.rows import Rows, fetch
 from simulator.units import BYTES_PER_ELEMENT, FP32
 from simulator.workload.blocks.experts import LAUNCHES_PER_EXPERT
-from simulator.workload.graph import Product
+from simulator.workload.graph import Convolution, Product
 from simulator.workload.operator import Operator
 
 __all__ = ["product_backward", "product_forward"]
@@ -59,7 +59,7 @@ def product_forward(ctx: LayerContext, rows: Rows, o: Operator, op: Product, pha
     for i, width in enumerate(() if panels else d.widths):
         ctx.move(rows, d.around.weights, _matrix(ctx, o, op, i), phase, f"{o.label} weight")
         each = (b, m, width, k)
-        row = ctx.product(rows, o.label, each, order, phase, launches=launches, narrow=narrow)
+        row = ctx.product(rows, o.label, each, order, phase, launches=launches, narrow=narrow, shared=_shared(op))
     if op.makes_scores:
         exchange_keys(ctx, rows, o, heads_held(ctx, o, op.inputs[1].dims), o.shape[3], phase, row)
     ctx.move(rows, d.around.sums, scattered, phase, o.label)
@@ -248,8 +248,11 @@ def _gradients(
     if piecewise:
         gathered = _gathered(ctx, o, op, o.shape[2])
         write_in_pieces(ctx, rows, name, (b, m, k, n), "NN", "backward", gathered, 0.0, part="input", narrow=narrow)
-    else:
-        dgrad = ctx.product(rows, name, (b, m, k, n), "NN", "backward", part="input", narrow=narrow, launches=launches)
+    elif not op.fixed:
+        into, taps = _into_input(op, shape)
+        dgrad = ctx.product(
+            rows, name, into, "NN", "backward", part="input", narrow=narrow, launches=launches, shared=taps
+        )
     if narrow:
         _rescale(ctx, rows, name, float(b * m * k), "input")
     if place == 0 and not ctx.style.keeps_gathered_inputs:
@@ -266,6 +269,7 @@ def _gradients(
         accumulates=fused,
         narrow=narrow,
         launches=launches,
+        shared=_shared(op),
     )
     if narrow:
         _rescale(ctx, rows, f"{o.label} weight gradient", float(b * n * k), "weight")
@@ -282,6 +286,24 @@ def _gradients(
     if not fused:
         accumulate(ctx, rows, o.label, float(b * n * k), ctx.e, d.around.scatters)
     return wgrad
+
+
+def _shared(op: Product) -> float:
+    """How often each number of the left operand stands in the product's rows: in one, but for windows that overlap."""
+    return op.shared if isinstance(op, Convolution) else 1.0
+
+
+def _into_input(op: Product, shape: tuple[int, int, int, int]) -> tuple[tuple[int, int, int, int], float]:
+    """The shape of an input gradient, and how often each number of the output's gradient stands in its rows.
+
+    Of a convolution rows are positions of the input and columns its channels; the depth are the outputs that read a position, of which
+    none with a stride wider than the window (Dumoulin and Visin, arXiv 1603.07285, chapter 4).
+    """
+    b, m, n, k = shape
+    if not isinstance(op, Convolution):
+        return (b, m, k, n), 1.0
+    read = max(1.0, op.shared)
+    return (b, round(m * op.taps / read), k // op.taps, round(n * read)), float(op.taps)
 
 
 def _slice_gradients(ctx: LayerContext, rows: Rows, o: Operator, shape: tuple[int, int, int]) -> None:
