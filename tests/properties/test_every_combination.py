@@ -250,7 +250,7 @@ def test_cases_meet_every_pair() -> None:
 def fitting(model: Model, cluster: Cluster) -> tuple[Workload, Plan, Cluster]:
     """A plan for any model on any cluster: tensor parallel inside the node, a pipeline, experts dealt out."""
     node = cluster.node.gpus
-    shared = (model.heads, model.kv_heads, model.ffn, model.ssm_groups)
+    shared = (model.heads, model.kv_heads, model.ffn, model.ssm_groups)  # of a network of layers all 1
     tensor = max(t for t in (1, 2, 4, 8) if node % t == 0 and not any(n % t for n in shared))
     alone = cluster.network is None and cluster.spec.nodes_per_rack == 1
     cluster = cluster.resized(node if alone else node * 8)
@@ -258,7 +258,7 @@ def fitting(model: Model, cluster: Cluster) -> tuple[Workload, Plan, Cluster]:
     experts = math.gcd(model.experts, replicas) if model.experts else 1
     workload = Workload(
         model=model,
-        sequence_length=min(model.sequence_length, 4096) // 8 * 8,
+        sequence_length=model.sequence_length if model.network else min(model.sequence_length, 4096) // 8 * 8,
         global_batch_size=replicas,
         precision="bf16" if "bf16" in cluster.gpu.peak_flops else "fp16",
     )
