@@ -60,6 +60,7 @@ def gemm_seconds(
     coefficients: GemmCoefficients,
     repeats: ArrayLike = math.inf,
     shared: ArrayLike = 1.0,
+    saved: ArrayLike = 1.0,
 ) -> Array:
     """Return the time on the device of each product [s], without the host's launch.
 
@@ -71,8 +72,10 @@ def gemm_seconds(
         gpu: where it runs.
         coefficients: from `load_gemm_coefficients`.
         repeats: how many of it a benchmark runs on a GPU that was idle before; inf = the load goes on, as in training.
-        shared: per row, how often each number of the operand with rows (of NT: with columns) stands in it (see `calls.Product`): memory
+        shared: per row, how often each number of the operand with rows (of NT: with columns) stands in it (see `calls.Convolved`): memory
             is asked for it once.
+        saved: per row, how many times fewer multiplications transformed tiles take: of numbers in fp32 on cores that multiply them one by
+            one, as cuDNN chooses there (tensor cores take products as they are); the transforms run in the same kernels.
 
     Raises:
         ProgramError: a size below 1 or an unknown layout.
@@ -110,6 +113,7 @@ def gemm_seconds(
     lasting = compute * np.asarray(repeats, np.float64)
     compute /= clock_share(busy * _draw(dtype, peak, gpu, c), lasting, gpu, c.clock)
     compute /= np.array([c.scaled_rate if name == "fp8_scaled" else 1.0 for name in dtype])
+    compute /= np.where([name == "fp32" for name in dtype], np.asarray(saved, np.float64), 1.0)
 
     outputs = batch * m * n
     partial = np.where(parts > 1, 8.0 * parts * outputs, 0.0)

@@ -38,7 +38,7 @@ from simulator.hardware.fabric import Backend, Fabric, GroupPlacement, fabric_of
 from simulator.hardware.gpu import Gpu
 from simulator.hardware.interference import load_interference
 from simulator.hardware.parts import NORMAL, Pace
-from simulator.program.calls import EXCHANGED, AttentionCall, Call, NodeExchange, Product, Traffic
+from simulator.program.calls import EXCHANGED, AttentionCall, Call, Convolved, NodeExchange, Product, Traffic
 from simulator.program.prices import ACCOUNTS, RESOURCE_KINDS, PriceClass, account_of
 from simulator.program.program import COLLECTIVE, COMPUTE, OperatorTable
 from simulator.units import BYTES_PER_ELEMENT
@@ -306,26 +306,29 @@ def _gemms(table: OperatorTable, rows: NDArray[np.int64], machine: Machine) -> P
     shape = table.shape[rows]
     dtype = [table.dtype[i] for i in rows]
     calls = [call for i in rows if isinstance(call := table.call[i], Product)]
-    order, shared = [call.order for call in calls], [call.shared for call in calls]
+    order = [call.order for call in calls]
+    windows = [(call.shared, call.saved) if isinstance(call, Convolved) else (1.0, 1.0) for call in calls]
     stored = np.array(
         [max(BYTES_PER_ELEMENT[d], 2) for d in dtype]
     )  # products of narrow operands are stored in 16 bits
     accumulates = table.written[rows] > 1.5 * stored * shape[:, 0] * shape[:, 1] * shape[:, 2]
-    keys = list(zip(map(tuple, shape.tolist()), order, dtype, accumulates.tolist(), shared, strict=True))
+    keys = list(zip(map(tuple, shape.tolist()), order, dtype, accumulates.tolist(), windows, strict=True))
     known = _products(machine.gpu, machine.gemm)
     if len(known) >= _MOST_PRODUCTS:
         known.clear()
     if fresh := [n for n, key in enumerate(keys) if key not in known]:
         sizes, orders, formats = shape[fresh], [order[n] for n in fresh], [dtype[n] for n in fresh]
-        once = [shared[n] for n in fresh]
-        seconds = gemm_seconds(sizes, orders, formats, accumulates[fresh], machine.gpu, machine.gemm, shared=once)
+        shared, saved = np.array([windows[n] for n in fresh]).T
+        seconds = gemm_seconds(
+            sizes, orders, formats, accumulates[fresh], machine.gpu, machine.gemm, shared=shared, saved=saved
+        )
         sigmas = gemm_sigma(sizes, formats, machine.gpu, machine.gemm)
         known |= {keys[n]: some for n, *some in zip(fresh, seconds.tolist(), sigmas.tolist(), strict=True)}
     values, sigma = np.array([known[key] for key in keys]).T
-    windows = [each != 1.0 for each in shared]
-    good = np.array([gemm_calibrated(d, machine.gpu, machine.gemm) for d in dtype]) & ~np.array(windows)
-    sigma = np.where(windows, np.maximum(sigma, machine.gemm.sigma_outside), sigma)
-    return rows, values, [gemm_class(d, w) for d, w in zip(dtype, windows, strict=True)], sigma, good
+    convolved = [isinstance(call, Convolved) for call in calls]
+    good = np.array([gemm_calibrated(d, machine.gpu, machine.gemm) for d in dtype]) & ~np.array(convolved)
+    sigma = np.where(convolved, np.maximum(sigma, machine.gemm.sigma_outside), sigma)
+    return rows, values, [gemm_class(d, w) for d, w in zip(dtype, convolved, strict=True)], sigma, good
 
 
 _MOST_PRODUCTS = 65536

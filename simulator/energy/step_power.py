@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +22,7 @@ from simulator.costs.price import HOST_CLASS
 from simulator.costs.tables import Machine, machine_of
 from simulator.hardware.cluster import Cluster
 from simulator.hardware.power import Power, PowerCoefficients, load_power_coefficients
-from simulator.program.calls import Product
+from simulator.program.calls import Convolved
 from simulator.program.prices import ACCOUNTS, PriceClass
 from simulator.program.program import COMPUTE, Link
 from simulator.report.prediction import Prediction
@@ -168,8 +168,8 @@ def _item_watts(
         for table, count in item.pieces:
             for row, work in enumerate(table.work):
                 if work == "gemm":
-                    call = cast(Product, table.call[row])  # by a rule of the program
-                    products[gemm_class(table.dtype[row], call.shared != 1.0)] += count * float(table.flops[row])
+                    which = gemm_class(table.dtype[row], isinstance(table.call[row], Convolved))
+                    products[which] += count * float(table.flops[row])
                 elif work == "attention":
                     attention += count * float(table.flops[row])
         total = joules = 0.0

@@ -1,6 +1,7 @@
 """What a row of an operator table calls, as a type of its own for each kind of kernel: prices look a kernel up by what it is.
 
-    Product          the order of a GEMM's operands, and whether windows overlap in one of them
+    Product          the order of a GEMM's operands
+    Convolved        of one whose operand are windows of a tensor
     AttentionCall    an attention kernel with its mask and the keys it sees
     Traffic          how a memory-bound kernel walks memory, and whether the host waits for it
     NodeExchange     an all_to_all in which a row goes once to every node that needs it
@@ -27,6 +28,7 @@ __all__ = [
     "SYNCHRONISED",
     "AttentionCall",
     "Call",
+    "Convolved",
     "NodeExchange",
     "Product",
     "Traffic",
@@ -55,16 +57,22 @@ one, or copy each by loads and stores of their own."""
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """A GEMM.
-
-    Args:
-        order: one of `ORDERS`.
-        shared: how often each number of the operand with rows (of NT: with columns) stands in it, where that is not written down but read
-            by windows that overlap (a convolution); 1 = the operand is a matrix in memory.
-    """
+    """A GEMM: `order` is one of `ORDERS`."""
 
     order: str
-    shared: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Convolved(Product):
+    """A GEMM one of whose operands are windows of a tensor, read where they lie: the one with rows, of NT the one with columns.
+
+    Args:
+        shared: how often each number of the tensor stands in that operand.
+        saved: how many times fewer multiplications it takes over transformed tiles of its windows (Winograd).
+    """
+
+    shared: float
+    saved: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,8 +160,10 @@ def write_call(call: Call) -> str:
     match call:
         case None:
             return "-"
+        case Convolved():
+            return f"{call.order}({call.shared!r},{call.saved!r})"
         case Product():
-            return call.order if call.shared == 1.0 else f"{call.order}({call.shared!r})"
+            return call.order
         case AttentionCall():
             return f"attention({call.kernel},{call.mask},{call.window},{call.kv_heads},{call.keys})"
         case NodeExchange():
@@ -165,7 +175,7 @@ def write_call(call: Call) -> str:
 
 
 _ATTENTION = re.compile(r"attention\((\w+),(\w+),(\d{1,15}),(\d{1,15}),(\d{1,15})\)")
-_WINDOWS = re.compile(r"(TN|NN|NT)\(([0-9.e+-]{1,30})\)")
+_WINDOWS = re.compile(r"(TN|NN|NT)\(([0-9.e+-]{1,30}),([0-9.e+-]{1,30})\)")
 _EXCHANGE = re.compile(
     r"once_per_node\((\d{1,15}),([0-9.e+-]{1,30})(?:,([1-9]\d{0,14}),([1-9]\d{0,14}),(sent|fetched|copied),(\d{1,15}))?\)"
 )
@@ -181,8 +191,10 @@ def read_call(word: str, what: str) -> Call:
         return None
     if word in ORDERS:
         return Product(word)
-    if (found := _WINDOWS.fullmatch(word)) and (shared := _positive(found.group(2))):
-        return Product(found.group(1), shared)
+    if found := _WINDOWS.fullmatch(word):
+        shared, saved = map(_positive, found.groups()[1:])
+        if shared and saved:
+            return Convolved(found.group(1), shared, saved)
     if (found := _ATTENTION.fullmatch(word)) and found.group(2) in MASKS:
         window, heads, keys = map(int, found.groups()[2:])
         return AttentionCall(found.group(1), found.group(2), window, heads, keys)
@@ -195,7 +207,7 @@ def read_call(word: str, what: str) -> Call:
     if access.replace("_", " ") in ACCESSES and host in _HOST:
         return Traffic(access.replace("_", " "), host)
     raise ValueError(
-        f"{what} is -, {', '.join(ORDERS)}, TN(shared), attention(kernel,mask,window,kv_heads,keys), once_per_node(copies,reach), "
+        f"{what} is -, {', '.join(ORDERS)}, TN(shared,saved), attention(kernel,mask,window,kv_heads,keys), once_per_node(copies,reach), "
         "once_per_node(copies,reach,row,multiprocessors,sent|fetched|copied,experts) or an access "
         f"({', '.join(a.replace(' ', '_') for a in ACCESSES)}; +end or +layer where the host waits, +hooks or +slices where it fetches "
         f"weights), got {word[:60]!r}"

@@ -76,7 +76,7 @@ _Side = Annotated[int, Field(ge=0, le=10**4)]
 _Sides = Annotated[tuple[_Side, _Side], BeforeValidator(_positive_pair)]
 _Paddings = Annotated[tuple[_Side, _Side], BeforeValidator(_pair)]
 _Channels = Annotated[int, Field(ge=1, le=10**6)]
-_Then = Annotated[tuple[Literal["batch_norm", "relu", "dropout"], ...], Listed, Field(max_length=8)]
+_Then = Annotated[tuple[Literal["batch_norm", "instance_norm", "relu", "dropout"], ...], Listed, Field(max_length=8)]
 
 
 class _Step(Spec):
@@ -138,7 +138,7 @@ class Upsample(_Step):
 class Pointwise(_Step):
     """Steps without sizes of their own."""
 
-    op: Literal["batch_norm", "relu", "dropout", "global_average", "add", "concat"]
+    op: Literal["batch_norm", "instance_norm", "relu", "dropout", "global_average", "add", "concat"]
 
 
 Step = Annotated[Convolution | Pool | Dense | Upsample | Pointwise, Field(discriminator="op")]

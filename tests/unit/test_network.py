@@ -18,7 +18,7 @@ from simulator.lowering import begin, lower
 from simulator.lowering.layers.expand import layer_costs
 from simulator.lowering.resolve.resolved_plan import resolve
 from simulator.plan.plan import Plan
-from simulator.program.calls import Product, read_call, write_call
+from simulator.program.calls import Convolved, Product, read_call, write_call
 from simulator.program.program import TRANSFER, Link
 from simulator.program.text import parse_text, render_text
 from simulator.simulation import simulate
@@ -86,7 +86,7 @@ def test_a_convolution_reads_its_input_once_and_writes_no_windows() -> None:
         gemm_seconds(shape, ["TN"], ["fp16"], [False], gpu, numbers, shared=shared)[0] for shared in (1.0, 9.0)
     )
     assert windows < 0.95 * plain, "bound by memory no more"
-    assert read_call(write_call(Product("NN", 2.25)), "call") == Product("NN", 2.25)
+    assert read_call(write_call(Convolved("NN", 9.0, 2.25)), "call") == Convolved("NN", 9.0, 2.25)
 
 
 def test_the_gradients_of_a_convolution_are_as_many_products_and_of_data_there_is_none() -> None:
@@ -108,7 +108,7 @@ def test_the_input_gradient_of_a_strided_window_has_rows_of_the_input() -> None:
     table = layer_costs(work, resolve(work, Plan(microbatch_size=4), 1))["part1 layer"].backward
     row = next(i for i, call in enumerate(table.call) if isinstance(call, Product) and call.order == "NN")
     assert tuple(table.shape[row]) == (1, 4 * 32 * 32, 8, 36)
-    assert table.call[row] == Product("NN", 9.0)
+    assert table.call[row] == Convolved("NN", 9.0, 1.0)
     written = table.written[row]
     assert written == 2 * 4 * 32 * 32 * 8
 

@@ -1,7 +1,8 @@
-"""Published throughputs of convolutional networks beside what was predicted at first.
+"""Published runs of convolutional networks beside what is predicted, and what was predicted at first.
 
-`convolutional_runs.csv`: images per second of all GPUs, as published and as first predicted (framework `pytorch_ddp`, whoever ran it).
-Nothing was changed after that comparison; a later change of the prices writes its own figures into the page of the surveys, not here.
+`convolutional_runs.csv`: images per second of all GPUs as published, as first predicted and as predicted now (framework `pytorch_ddp`,
+whoever ran it).  Between the two one mechanism was added, Winograd's products of 3 x 3 windows in fp32 (Lavin and Gray, arXiv
+1509.09308); no number was fitted.  What is met and what is not stands in docs/surveys.md.
 """
 
 from __future__ import annotations
@@ -13,11 +14,15 @@ import statistics
 from pathlib import Path
 from typing import NamedTuple
 
+import pytest
+
 from simulator.job import job_from_names
+from simulator.report.prediction import Prediction
+from simulator.search.split import timed_split
 from simulator.simulation import simulate_job
 
-NOT_MODELLED = 0.31
-"""The worst of the first predictions: MXNet's one-pass norms fused with what follows (fp16), and Winograd's fewer products (fp32)."""
+WORST = 0.31
+"""Of the first predictions and of those of today: MXNet's norms in one pass, fused with what follows, in fp16 on V100."""
 
 
 class Run(NamedTuple):
@@ -31,26 +36,32 @@ class Run(NamedTuple):
     precision: str
     published: float
     first: float
-
-    @property
-    def rate(self) -> float:
-        """Images per second, as predicted now."""
-        settings = [
-            f"cluster.gpus={self.gpus}",
-            f"workload.global_batch_size={self.images * self.gpus}",
-            f"workload.precision={self.precision}",
-            "workload.optimizer=sgd",
-            "plan.framework=pytorch_ddp",
-            f"plan.microbatch_size={self.images}",
-        ]
-        return self.images * self.gpus / simulate_job(job_from_names(self.model, self.cluster, settings)).step_time
+    now: float
 
 
 @functools.cache
-def runs() -> tuple[tuple[Run, float], ...]:
-    """All runs with their rates."""
+def predicted(model: str, cluster: str, gpus: int, images: int, precision: str, *more: str) -> Prediction:
+    """A run with so many images per GPU."""
+    settings = [
+        f"cluster.gpus={gpus}",
+        f"workload.global_batch_size={images * gpus}",
+        f"workload.precision={precision}",
+        "workload.optimizer=sgd",
+        "plan.framework=pytorch_ddp",
+        f"plan.microbatch_size={images}",
+    ]
+    return simulate_job(job_from_names(model, cluster, [*settings, *more]))
+
+
+def rate(run: Run) -> float:
+    """Images per second of all GPUs, as predicted."""
+    return run.images * run.gpus / predicted(run.model, run.cluster, run.gpus, run.images, run.precision).step_time
+
+
+@functools.cache
+def runs() -> tuple[Run, ...]:
     with (Path(__file__).parent / "convolutional_runs.csv").open() as file:
-        rows = [
+        return tuple(
             Run(
                 row["source"],
                 row["model"],
@@ -58,33 +69,102 @@ def runs() -> tuple[tuple[Run, float], ...]:
                 int(row["gpus"]),
                 int(row["images_per_gpu"]),
                 row["precision"],
-                float(row["published"]),
-                float(row["first"]),
+                *(float(row[key]) for key in ("published", "first", "now")),
             )
             for row in csv.DictReader(file)
-        ]
-    return tuple((row, row.rate) for row in rows)
+        )
 
 
-def test_predictions_are_those_that_were_made_before_the_comparison() -> None:
-    for run, rate in runs():
-        assert abs(rate / run.first - 1.0) < 0.02, run
+def test_the_figures_of_the_page_are_those_of_today() -> None:
+    for run in runs():
+        assert rate(run) == pytest.approx(run.now, rel=0.02), run
+
+
+def test_without_fp32_the_first_predictions_stand() -> None:
+    assert all(run.first == run.now for run in runs() if run.precision != "fp32")
 
 
 def test_how_far_they_are_off() -> None:
-    off = [abs(rate / run.published - 1.0) for run, rate in runs()]
-    print(f"median {statistics.median(off):.1%}, worst {max(off):.1%} of {len(off)}")
-    assert max(off) < NOT_MODELLED
-    assert statistics.median(off) < 0.2
-    own = [rate / run.published for run, rate in runs() if "PyTorch/" in run.source]
-    assert 0.85 < math.exp(statistics.fmean(map(math.log, own))) < 1.1, "the code whose profile it is"
+    for column in ("first", "now"):
+        off = [abs(getattr(run, column) / run.published - 1.0) for run in runs()]
+        print(f"{column}: median {statistics.median(off):.1%}, worst {max(off):.1%} of {len(off)}")
+        assert max(off) < WORST
+        assert statistics.median(off) < 0.16
+    own = [run.now / run.published for run in runs() if "PyTorch/" in run.source]
+    assert 0.9 < math.exp(statistics.fmean(map(math.log, own))) < 1.0, "the code whose profile it is"
 
 
 def test_more_gpus_lose_as_little_as_was_measured() -> None:
-    """Of 16 GPUs, within five hundredths of what one with DistributedDataParallel does; its cost on one GPU is left out."""
+    """Sixteen GPUs beside two; what DistributedDataParallel costs on one GPU is left out."""
     for model in ("resnet50", "resnet101"):
-        found = {run.gpus: (rate, run.published) for run, rate in runs() if "ddp/" in run.source and run.model == model}
-        two, most = found[2], found[16]
-        ours, theirs = (most[i] / 8 / two[i] for i in (0, 1))
+        found = {run.gpus: (rate(run), run.published) for run in runs() if "ddp/" in run.source and run.model == model}
+        ours, theirs = (found[16][i] / 8 / found[2][i] for i in (0, 1))
         assert abs(ours - theirs) < 0.02
         assert 0.95 < theirs < 1.0
+
+
+@pytest.mark.parametrize(("model", "published"), [("inception_v3", 0.90), ("resnet101", 0.90), ("vgg16", 0.68)])
+def test_512_gpus_on_25_gigabit_reach_the_part_of_linear_that_horovod_printed(model: str, published: float) -> None:
+    """Sergeev and Del Balso, arXiv 1802.05799, figure 6; 64 images per GPU, as in Horovod's benchmarks."""
+    one, most = (predicted(model, "p100_roce_25", gpus, 64, "fp32").step_time for gpus in (1, 512))
+    assert abs(one / most - published) < 0.1
+
+
+def test_overlap_saves_less_than_the_paper_of_ddp_printed() -> None:
+    """Li et al., arXiv 2006.15704, section 5.1: 38.0 % on 32 GPUs with one 100 Gb/s card per server; how many images is not said."""
+    saved = {}
+    for images in (8, 16, 32, 64):
+        with_overlap, without = (
+            predicted(
+                "resnet50", "v100_dgx1", 32, images, "fp32", "cluster.nics=1", f"plan.overlap_gradients={overlaps}"
+            ).step_time
+            for overlaps in ("true", "false")
+        )
+        saved[images] = 1.0 - with_overlap / without
+    assert list(saved.values()) == sorted(saved.values(), reverse=True)
+    assert 0.2 < saved[8] < 0.38
+
+
+TORCHGPIPE = {
+    "resnet101": [(1, 118, 1, 95.862), (2, 25_000, 1667, 135.539), (4, 5632, 256, 265.958), (8, 5400, 150, 411.662)],
+    "unet_5_64": [(1, 40, 1, 28.500), (2, 512, 32, 35.502), (4, 512, 16, 67.042), (8, 640, 40, 88.497)],
+}
+"""GPUs, images, microbatches, images per second on Tesla P40: kakaobrain/torchgpipe, benchmarks/*-speed (README.md and main.py)."""
+
+
+@functools.cache
+def speedups(model: str) -> dict[int, float]:
+    """GPUs -> images per second over those of one GPU, layers dealt out by time as torchgpipe's authors did."""
+    rates = {}
+    for ranks, images, parts, _ in TORCHGPIPE[model]:
+        each = -(-images // parts)
+        microbatches = images // each
+        settings = [
+            f"cluster.gpus={ranks}",
+            "workload.precision=fp32",
+            "workload.optimizer=sgd",
+            f"workload.global_batch_size={each * microbatches}",
+            f"plan.microbatch_size={each}",
+            f"plan.pipeline_parallel={ranks}",
+            "plan.framework=pytorch_ddp",
+        ]
+        if ranks > 1:
+            settings += ["plan.schedule=gpipe", "plan.recompute=full"]
+            split = timed_split(job_from_names(model, "p40_x8", settings))
+            settings.append(f"plan.layer_split={list(split)}")
+        p = simulate_job(job_from_names(model, "p40_x8", settings))
+        rates[ranks] = each * microbatches / p.step_time
+    return {ranks: found / rates[1] for ranks, found in rates.items()}
+
+
+@pytest.mark.parametrize(
+    ("model", "within"), [("resnet101", {2: 0.1, 4: 0.1, 8: 0.18}), ("unet_5_64", {2: 0.15, 4: 0.05, 8: 0.35})]
+)
+def test_pipelines_speed_up_as_torchgpipe_printed(model: str, within: dict[int, float]) -> None:
+    published = {ranks: found / TORCHGPIPE[model][0][3] for ranks, _, _, found in TORCHGPIPE[model]}
+    for ranks, most in within.items():
+        assert abs(speedups(model)[ranks] / published[ranks] - 1.0) < most
+
+
+def test_long_skips_scale_worse() -> None:
+    assert all(speedups("unet_5_64")[ranks] < speedups("resnet101")[ranks] for ranks in (4, 8))

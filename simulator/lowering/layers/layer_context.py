@@ -10,7 +10,7 @@ from simulator.lowering.layers.rows import Rows
 from simulator.lowering.resolve.expert_rules import Groups
 from simulator.partition.layout import Layout
 from simulator.partition.strategies.base import TENSOR
-from simulator.program.calls import Product
+from simulator.program.calls import Convolved, Product
 from simulator.program.program import COLLECTIVE
 from simulator.remembered import hashed_once
 from simulator.workload.graph import Dim, Kernel
@@ -192,10 +192,11 @@ class LayerContext:
         """Add a GEMM row; returns its index.
 
         Args:
-            more: `shared`: see `calls.Product`; `narrow`, `accumulates`; else columns of the row.
+            more: `windows`: `shared` and `saved` of `calls.Convolved`; `narrow`, `accumulates`; else columns of the row.
         """
         b, m, n, k = shape
-        shared = more.pop("shared", 1.0)
+        windows = more.pop("windows", None)
+        shared = windows[0] if windows else 1.0
         left, right = (m * k, k * n / shared) if order == "NT" else (m * k / shared, k * n)
         narrow = more.pop("narrow", False) and self.precision.quantises
         dtype, e = (self.precision.gemm, self.precision.quantised_element) if narrow else (self.dtype, self.e)
@@ -204,7 +205,7 @@ class LayerContext:
             label=label,
             work="gemm",
             shape=shape,
-            call=Product(order, shared),
+            call=Convolved(order, *windows) if windows else Product(order),
             dtype=dtype,
             flops=2.0 * b * m * n * k,
             read=b * (left + right) * e + (b * m * n * out if out != self.e else 0.0),

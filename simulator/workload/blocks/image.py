@@ -2,7 +2,7 @@
 
 Passes over a tensor, e = bytes of an element:
 
-    batch norm       forward   sums over all positions: x read; then x read, y written
+    norms            forward   sums over all positions: x read; then x read, y written
                      backward  sums: x, dy read; then x, dy read, dx written
                      (PyTorch aten/src/ATen/native/cuda/Normalization.cuh: batch_norm_collect_statistics and batch_norm_transform_input,
                      batch_norm_backward_reduce and batch_norm_backward_elemt)
@@ -21,11 +21,15 @@ reads it; a layer's last result by the layer that takes it.
 
 from __future__ import annotations
 
+import math
+
 from simulator.workload.builder import LayerBuilder
 from simulator.workload.graph import Convolution, Dim, Keep, Kernel, Moves, Tensor
 
 __all__ = ["ImageBuilder"]
 
+_WINOGRAD = 2.25
+"""Multiplications of 2 x 2 positions of a 3 x 3 window, 36, over 16 of F(2 x 2, 3 x 3): Lavin and Gray, arXiv 1509.09308, section 4.1."""
 _PLACE = 8.0
 """Bytes of the place of a largest number (torch: int64)."""
 
@@ -50,16 +54,23 @@ class ImageBuilder:
         return (Keep(tensor=x),)
 
     def convolution(
-        self, x: Tensor, out: Tensor, taps: int, shared: float, groups: int, bias: bool, of_data: bool
+        self,
+        x: Tensor,
+        out: Tensor,
+        window: tuple[int, int],
+        stride: tuple[int, int],
+        groups: int,
+        bias: bool,
+        of_data: bool,
     ) -> None:
         """Add a convolution.
 
         Args:
-            taps, shared: see `Convolution`.
+            window, stride: along both sides.
             groups: of channels that meet only each other.
             of_data: whether its input needs no gradient.
         """
-        g, channels = self.g, out.dims[-1]
+        g, channels, taps = self.g, out.dims[-1], math.prod(window)
         depth = Dim("window", taps * x.dims[-1].size // groups)
         parts = (Dim("groups", groups),) if groups > 1 else ()
         columns = Dim("channels", channels.size // groups)
@@ -73,7 +84,8 @@ class ImageBuilder:
                 weights=(weight, *biases),
                 keeps=self.keep(x),
                 taps=taps,
-                shared=shared,
+                shared=taps / math.prod(stride),
+                saved=_WINOGRAD if (window, stride) == ((3, 3), (1, 1)) else 1.0,
                 fixed=of_data,
                 backward_launches=2 + bias,
             )
@@ -87,11 +99,12 @@ class ImageBuilder:
         g.linear(out.name, x.view(g.batch, numbers), (made,), (numbers,), keep=kept[0] if kept else None, bias=bias)
         return made
 
-    def batch_norm(self, x: Tensor, out: Tensor) -> None:
-        """Add a batch norm: a scale and a shift per channel."""
+    def norm(self, x: Tensor, out: Tensor, scaled: bool) -> None:
+        """Add a norm of channels, over all images or each of them; `scaled`: with a scale and a shift per channel."""
         e = self.g.e
         moved = Moves(dims=x.dims, read=2 * e, written=e, backward_read=4 * e, backward_written=e)
-        weights = tuple(self.g.weight(f"{out.name} {what}", x.dims[-1], role="vector") for what in ("scale", "shift"))
+        names = ("scale", "shift") if scaled else ()
+        weights = tuple(self.g.weight(f"{out.name} {what}", x.dims[-1], role="vector") for what in names)
         self._kernel(out, (x,), (moved,), self.keep(x), weights, role="norm", launches=2, backward_launches=2)
 
     def relu(self, x: Tensor, out: Tensor, last: bool) -> None:

@@ -68,15 +68,14 @@ def _step(images: ImageBuilder, placed: Placed, given: tuple[Tensor, ...], first
     step, x = placed.step, given[0]
     out = images.tensor(placed.name, *placed.made)
     if isinstance(step, Convolution):
-        taps = step.window[0] * step.window[1]
-        shared = taps / (step.stride[0] * step.stride[1])
-        images.convolution(x, out, taps, shared, step.groups, step.bias, of_data=first and placed.reads == (INPUT,))
+        data = first and placed.reads == (INPUT,)
+        images.convolution(x, out, step.window, step.stride, step.groups, step.bias, of_data=data)
         return out
     if isinstance(step, Dense):
         return images.dense(x, out, step.bias)
     match step.op:
-        case "batch_norm":
-            images.batch_norm(x, out)
+        case "batch_norm" | "instance_norm":
+            images.norm(x, out, scaled=step.op == "batch_norm")
         case "relu":
             images.relu(x, out, final)
         case "dropout":
