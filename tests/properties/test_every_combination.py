@@ -48,6 +48,7 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "states, attention or MLP": ("nemotron_h_8b", {**SMALL, "layers": 12}),
     "delta rule": ("qwen3_next_80b_a3b", {**FEW, "mtp_layers": 0}),
     "projected distances": ("gopher_280b", {**SMALL, "hidden": 2048, "heads": 16, "kv_heads": 16, "ffn": 8192}),
+    "convolutions": ("resnet50", {}),
 }
 GENERATIONS = (
     "p100_dgx1", "v100_dgx1", "t4_x4", "dgx_a100", "a40_x8", "g5_48xlarge", "rtx_4090_x4", "l40s_x8", "dgx_h100",
@@ -66,7 +67,7 @@ SCHEDULES = (
     "seq1f1b",
 )
 FACTORS: dict[str, tuple[Any, ...]] = {
-    "family": tuple(FAMILIES),
+    "family": tuple(name for name in FAMILIES if name != "convolutions"),  # they have no attention to choose
     "cluster": GENERATIONS,
     "nodes": (1, 2),
     "tensor_parallel": (1, 2, 4),
