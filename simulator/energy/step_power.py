@@ -2,6 +2,7 @@
 
     products, attention   idle + (1 - idle / full) x energy per operation x operations per second, at most the power limit
     memory-bound kernels, collectives, waiting, idle    parts of the limit (calibrations/power.toml)
+    what was measured, nobody says what it draws        as memory-bound kernels
 
 The energy per operation is what the clock model of the same calibration rests on: `full_clock_power` over `reference_peak`; 8- and 4-bit
 operations take their fraction of it.  So a product that the power limit slows draws the limit, in time and in watts alike.
@@ -19,7 +20,7 @@ from numpy.typing import NDArray
 from simulator.costs.gemm import gemm_class
 from simulator.costs.memory_bound import MEMORY_BOUND_CLASS
 from simulator.costs.price import HOST_CLASS
-from simulator.costs.tables import Machine, machine_of
+from simulator.costs.tables import MEASURED_CLASS, Machine, machine_of
 from simulator.hardware.cluster import Cluster
 from simulator.hardware.power import Power, PowerCoefficients, load_power_coefficients
 from simulator.program.calls import Convolved
@@ -181,7 +182,7 @@ def _item_watts(
             elif one.kind == "attention":
                 kernel = machine.attention.kernels.get(one.which)
                 drawn = running(attention / seconds, "", kernel.power_share if kernel else 0.0)
-            elif one == MEMORY_BOUND_CLASS:
+            elif one in (MEMORY_BOUND_CLASS, MEASURED_CLASS):
                 drawn = min(gpu.power, numbers.memory_bound * limit)
             else:
                 share = numbers.waiting if one == HOST_CLASS else numbers.communication

@@ -28,6 +28,7 @@ __all__ = [
     "Kernel",
     "LayerGraph",
     "Lookup",
+    "Measured",
     "Moves",
     "Op",
     "Product",
@@ -378,6 +379,18 @@ class HostWait(Op):
     read: float
     dims: tuple[Dim, ...]
     counts: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured(Op):
+    """What takes as long as somebody measured, whatever it is.
+
+    Args:
+        forward, backward: s of this microbatch.
+    """
+
+    forward: float
+    backward: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,12 +20,14 @@ from typing import Annotated, Any, Literal, NamedTuple
 from pydantic import BeforeValidator, Field, model_validator
 
 from simulator.specs import Listed, Names, Spec
+from simulator.units import FP32, Bytes, Seconds
 from simulator.workload.layer_kind import WORDS
 
 __all__ = [
     "INPUT",
     "Convolution",
     "Dense",
+    "Measured",
     "Network",
     "Placed",
     "PlacedLayer",
@@ -141,7 +143,17 @@ class Pointwise(_Step):
     op: Literal["batch_norm", "instance_norm", "relu", "dropout", "global_average", "add", "concat"]
 
 
-Step = Annotated[Convolution | Pool | Dense | Upsample | Pointwise, Field(discriminator="op")]
+class Measured(_Step):
+    """What somebody measured of an image, whatever it computes: seconds forward and backward, bytes of the result in fp32, weights."""
+
+    op: Literal["measured"]
+    forward: Seconds
+    backward: Seconds
+    makes: Bytes
+    parameters: Annotated[int, Field(ge=0, le=10**12)] = 0
+
+
+Step = Annotated[Convolution | Pool | Dense | Upsample | Pointwise | Measured, Field(discriminator="op")]
 
 
 class Stage(Spec):
@@ -178,13 +190,15 @@ class PlacedLayer:
         given: shape of its input.
         passes: what earlier layers made for it or for later ones, beside its input.
         steps: in the order in which they run; the last makes its output.
-        sends: names of its steps that later layers read.
+        sends: names of what later layers read: its steps, and its input.
+        called: the name of the step that made its input, where a layer reads it by that; "" else.
     """
 
     given: Shape
     passes: tuple[tuple[str, Shape], ...]
     steps: tuple[Placed, ...]
     sends: tuple[str, ...]
+    called: str
 
 
 class Network(Spec):
@@ -203,10 +217,10 @@ class Network(Spec):
         last = self.placed[-1].steps[-1]
         step = last.step
         windows = isinstance(step, Convolution) and (step.window, step.stride) != ((1, 1), (1, 1))
-        if not isinstance(step, Convolution | Dense) or windows:
+        if not isinstance(step, Convolution | Dense | Measured) or windows:
             raise ValueError(
-                "the last step of a network makes the classes that its loss reads: a dense step, or a convolution with window 1, with "
-                f"nothing behind it; it is {last.name!r} of layer {self.layers[-1].name!r}"
+                "the last step of a network makes the classes that its loss reads: a dense step, a convolution with window 1, with "
+                f"nothing behind it, or what was measured; it is {last.name!r} of layer {self.layers[-1].name!r}"
             )
         if len(self.placed) < 3:
             raise ValueError(
@@ -227,15 +241,16 @@ class Network(Spec):
             {n for s in stage.steps for n in s.reads if n not in own[i] and n != INPUT}
             for i, stage in enumerate(stages)
         ]
-        shape, passing, out = Shape(*self.image), dict[str, Shape](), []
+        shape, passing, called, out = Shape(*self.image), dict[str, Shape](), "", list[PlacedLayer]()
         for i, stage in enumerate(stages):
             later = set().union(*wanted[i + 1 :])
             passing = {name: at for name, at in passing.items() if name in later | wanted[i]}
-            steps = tuple(_steps(stage, shape, passing))
-            sends = tuple(step.name for step in steps if step.name in later)
-            out.append(PlacedLayer(shape, tuple(passing.items()), steps, sends))
-            passing |= {step.name: step.made for step in steps if step.name in later}
-            shape = steps[-1].made
+            steps = tuple(_steps(stage, shape, passing, called))
+            made = {step.name: step.made for step in steps}
+            sends = tuple(name for name in (called, *made) if name in later)
+            out.append(PlacedLayer(shape, tuple(passing.items()), steps, sends, called))
+            passing |= {name: made.get(name, shape) for name in sends if name != steps[-1].name}
+            shape, called = steps[-1].made, steps[-1].name if steps[-1].name in later else ""
         return tuple(out)
 
     @functools.cached_property
@@ -271,9 +286,9 @@ class Network(Spec):
         return last.given[0].elements // last.made.positions
 
 
-def _steps(stage: Stage, given: Shape, passing: dict[str, Shape]) -> Iterator[Placed]:
+def _steps(stage: Stage, given: Shape, passing: dict[str, Shape], called: str) -> Iterator[Placed]:
     """The steps of a layer, those that follow others as steps of their own."""
-    known, before = {**passing, INPUT: given}, INPUT
+    known, before = {**passing, INPUT: given, **({called: given} if called else {})}, INPUT
     for number, step in enumerate(stage.steps, 1):
         where = f"step {number} of layer {stage.name!r} ({step.op})"
         reads = step.reads or (before,)
@@ -296,6 +311,8 @@ def _steps(stage: Stage, given: Shape, passing: dict[str, Shape]) -> Iterator[Pl
 def _made(step: Step, given: tuple[Shape, ...], where: str) -> Shape:
     """The shape of what a step makes."""
     first = given[0]
+    if isinstance(step, Measured):
+        return Shape(max(1, round(step.makes / FP32)), 1, 1)
     joins = step.op in ("add", "concat")
     if joins != (len(given) > 1):
         raise ValueError(f"{where} reads {len(given)}; expected {'two or more' if joins else 'one'} in reads")

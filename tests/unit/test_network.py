@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,11 +15,13 @@ from simulator.errors import PlanError, SpecError
 from simulator.hardware.cluster import load_cluster
 from simulator.hardware.compute_coefficients import load_gemm_coefficients
 from simulator.hardware.gpu import load_gpu
+from simulator.importers.cost_graphs import read_cost_graph
+from simulator.importers.cost_graphs.network import model_text
 from simulator.lowering import begin, lower
 from simulator.lowering.layers.expand import layer_costs
 from simulator.lowering.resolve.resolved_plan import resolve
 from simulator.plan.plan import Plan
-from simulator.program.calls import Convolved, Product, read_call, write_call
+from simulator.program.calls import Convolved, Product, Timed, read_call, write_call
 from simulator.program.program import TRANSFER, Link
 from simulator.program.text import parse_text, render_text
 from simulator.simulation import simulate
@@ -257,3 +260,84 @@ def test_plans_take_networks_as_they_take_transformers(name: str, plan: dict[str
     p = simulate(work, Plan(**plan), load_cluster("v100_dgx1", 4))
     assert p.step_time > 0
     assert p.memory.by_category.sum() > 0
+
+
+def measured(name: str, seconds: float, **more: Any) -> dict[str, Any]:
+    return {"op": "measured", "name": name, "forward": seconds, "backward": 2 * seconds, "makes": 4096.0, **more}
+
+
+def of_times() -> Model:
+    """A diamond: two branches between a first and a last node."""
+    steps = [measured("a", 1e-3), measured("b", 2e-3, parameters=1000), measured("c", 3e-3, reads=["a"])]
+    steps.append(measured("d", 4e-3, reads=["b", "c"]))
+    layers = [{"name": f"layer_{step['name']}", "steps": [step]} for step in steps]
+    said = {
+        "name": "timed",
+        "family": "timed",
+        "architecture": "network",
+        "network": {"image": [8, 1, 1], "layers": layers},
+    }
+    return validate_spec(said, Model, "here", from_file=False)
+
+
+def test_what_was_measured_takes_as_long() -> None:
+    work = Workload(model=of_times(), sequence_length=1, global_batch_size=8, precision="fp32", optimizer="sgd")
+    for cluster in ("v100_dgx1", "dgx_h100"):
+        p = simulate(work, Plan(microbatch_size=8, framework="pytorch_ddp"), load_cluster(cluster, 1))
+        assert (p.breakdown["forward"], p.breakdown["backward"]) == pytest.approx((8 * 10e-3, 8 * 20e-3))
+        assert p.to_dict()["provenance"]["calibration"]["calibrated"].count("measured") == 1
+    assert read_call(write_call(Timed(1.5e-3)), "call") == Timed(1.5e-3)
+    text = render_text(lower(work, Plan(microbatch_size=8)))
+    assert render_text(parse_text(text)) == text
+
+
+def test_an_output_that_passes_by_crosses_a_boundary_once() -> None:
+    """Of a diamond a, b, c, d in a row: in front of b there is a, in front of c and d there are two."""
+    work = Workload(model=of_times(), sequence_length=1, global_batch_size=2, precision="fp32")
+    costs = layer_costs(work, resolve(work, Plan(microbatch_size=2, framework="pytorch_ddp"), 1))
+    assert [costs[kind].input_bytes for kind in ("layer_b layer", "layer_c layer", "head")] == [
+        8192,
+        2 * 8192,
+        2 * 8192,
+    ]
+
+
+def test_whole_backwards_that_were_measured_are_not_halved() -> None:
+    work = Workload(model=of_times(), sequence_length=1, global_batch_size=8, precision="fp32")
+    with pytest.raises(PlanError, match="a backward in two halves needs the time of each"):
+        lower(work, Plan(pipeline_parallel=2, schedule="zb_h1"))
+
+
+@pytest.mark.parametrize(
+    ("name", "forward", "backward", "parameters"),
+    [
+        ("vgg16", 251.9, 438.6, 553.4),
+        ("resnet101", 207.7, 213.8, 178.2),
+        ("densenet121", 186.5, 148.8, 31.9),
+        ("gnmt_large", 182.6, 337.9, 1110.9),
+    ],
+)
+def test_pipedreams_profiles_are_models(
+    name: str, forward: float, backward: float, parameters: float, tmp_path: Path
+) -> None:
+    """Sums of the authors' code over their own files, in ms and MB."""
+    file = tmp_path / "model.toml"
+    file.write_text(model_text(read_cost_graph(name), "model", 64, "msr-fiddle/pipedream"))
+    model = load_model(str(file))
+    work = Workload(model=model, sequence_length=1, global_batch_size=64, precision="fp32", optimizer="sgd")
+    p = simulate(work, Plan(microbatch_size=64, framework="pytorch_ddp"), load_cluster("v100_dgx1", 1))
+    assert p.breakdown["forward"] * 1e3 == pytest.approx(forward, abs=0.05)
+    assert p.breakdown["backward"] * 1e3 == pytest.approx(backward, abs=0.05)
+    assert 4e-6 * model.parameters == pytest.approx(parameters, abs=0.05)
+
+
+def test_the_same_profile_is_an_order_of_stages(tmp_path: Path) -> None:
+    file = tmp_path / "model.toml"
+    file.write_text(model_text(read_cost_graph("vgg16"), "model", 64, "msr-fiddle/pipedream"))
+    model = load_model(str(file))
+    work = Workload(model=model, sequence_length=1, global_batch_size=256, precision="fp32", optimizer="sgd")
+    plan = Plan(pipeline_parallel=4, microbatch_size=64, schedule="pipedream", framework="pytorch_ddp")
+    p = simulate(work, plan, load_cluster("v100_dgx1", 4))
+    slowest = max(p.breakdown["forward"], p.breakdown["backward"])
+    assert p.step_time > slowest
+    assert p.model_flops == 0

@@ -257,7 +257,7 @@ def _check_actions(facts: Facts) -> None:
 RULES: tuple[Callable[[Facts], object], ...] = (
     lambda facts: facts.framework,
     lambda facts: facts.replicas,
-    lambda facts: check_network(facts.workload, facts.plan),
+    lambda facts: check_network(facts.workload, facts.plan, facts.schedule),
     lambda facts: check_shapes(facts.workload, facts.plan),
     lambda facts: check_mesh(facts.workload, facts.plan),
     lambda facts: check_experts(facts.workload.model, facts.plan, facts.exchange),

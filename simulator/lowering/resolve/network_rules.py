@@ -5,13 +5,15 @@ from __future__ import annotations
 from simulator.errors import refuse
 from simulator.plan.plan import Plan
 from simulator.plan.values import WHOLE_STEP
+from simulator.schedules.base import Schedule
 from simulator.units import BYTES_PER_ELEMENT
+from simulator.workload.network import Measured
 from simulator.workload.workload import Workload
 
 __all__ = ["check_network"]
 
 
-def check_network(workload: Workload, plan: Plan) -> None:
+def check_network(workload: Workload, plan: Plan, schedule: Schedule) -> None:
     """Refuse what a network of layers, such as a convolutional one, does not allow.
 
     Raises:
@@ -49,6 +51,14 @@ def check_network(workload: Workload, plan: Plan) -> None:
             "CUDA graphs of parts of layers are those of transformers",
             f"cuda_graphs = {list(plan.cuda_graphs or ())} and {which}",
             f"cuda_graphs = {WHOLE_STEP!r}",
+        )
+    if schedule.splits_backward and any(
+        isinstance(p.step, Measured) for layer in model.network.placed for p in layer.steps
+    ):
+        refuse(
+            "a backward in two halves needs the time of each",
+            f"schedule = {schedule.name!r} and model {model.name!r} has times of whole backwards",
+            "schedule = 'one_f_one_b'",
         )
     if BYTES_PER_ELEMENT[workload.numbers.gemm] < 2:
         refuse(

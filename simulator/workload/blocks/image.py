@@ -24,7 +24,7 @@ from __future__ import annotations
 import math
 
 from simulator.workload.builder import LayerBuilder
-from simulator.workload.graph import Convolution, Dim, Keep, Kernel, Moves, Tensor
+from simulator.workload.graph import Convolution, Dim, Keep, Kernel, Measured, Moves, Tensor
 
 __all__ = ["ImageBuilder"]
 
@@ -147,6 +147,26 @@ class ImageBuilder:
         mask = self.g.tensor(f"{out.name} mask", *x.dims, element=1.0, role="mask")
         moved = Moves(dims=x.dims, read=e, written=e + 1.0, backward_read=e + 1.0, backward_written=e)
         self._kernel(out, (x,), (moved,), self.keep(mask), beside=(mask,))
+
+    def measured(
+        self, given: tuple[Tensor, ...], out: Tensor, forward: float, backward: float, parameters: int
+    ) -> None:
+        """Add what was measured of an image [s]; its result is kept."""
+        g = self.g
+        weights = (g.weight(f"{out.name} weights", Dim("measured", parameters), role="vector"),) if parameters else ()
+        images = g.batch.size
+        g.add(
+            Measured(
+                label=out.name,
+                inputs=_apart(given),
+                outputs=(out,),
+                weights=weights,
+                keeps=self.keep(out),
+                again=(out.name,),
+                forward=images * forward,
+                backward=images * backward,
+            )
+        )
 
     def forked(self, x: Tensor, readers: int) -> None:
         """Add up the gradients that several readers of a tensor have."""

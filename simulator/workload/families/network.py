@@ -13,7 +13,7 @@ from simulator.workload.blocks.image import ImageBuilder
 from simulator.workload.builder import LayerBuilder
 from simulator.workload.families.base import ModelFamily
 from simulator.workload.graph import Tensor
-from simulator.workload.network import INPUT, Convolution, Dense, Network, Placed, PlacedLayer
+from simulator.workload.network import INPUT, Convolution, Dense, Measured, Network, Placed, PlacedLayer
 
 __all__ = ["NetworkFamily"]
 
@@ -35,12 +35,12 @@ class NetworkFamily(ModelFamily):
             "image" if first else "hidden states", *layer.given, role="activation" if first else "stream"
         )
         g.inputs += [known.pop(INPUT), *known.values()]
-        known[INPUT] = g.inputs[0]
+        known[INPUT] = known[layer.called or INPUT] = g.inputs[0]
         if not first:
-            images.forked(known[INPUT], _readers(layer, INPUT))
+            images.forked(known[INPUT], _readers(layer, INPUT, layer.called or INPUT))
         for placed in layer.steps:
             final = placed is layer.steps[-1]
-            if final and last:
+            if final and last and not isinstance(placed.step, Measured):
                 return _classes(g, known[placed.reads[0]], placed)
             known[placed.name] = _step(images, placed, tuple(known[name] for name in placed.reads), first, final)
             images.forked(known[placed.name], _readers(layer, placed.name))
@@ -49,9 +49,11 @@ class NetworkFamily(ModelFamily):
         return known[layer.steps[-1].name]
 
 
-def _readers(layer: PlacedLayer, name: str) -> int:
-    """How many of a layer's steps read something; a layer that passes it on counts as one."""
-    return sum(name in placed.reads for placed in layer.steps) + (name in layer.sends)
+def _readers(layer: PlacedLayer, *names: str) -> int:
+    """How many of a layer's steps read something of these names; a layer that passes it on counts as one, and what was measured as none:
+    its time has what it takes to add up gradients."""
+    reading = [placed for placed in layer.steps if not {*names}.isdisjoint(placed.reads)]
+    return sum(not isinstance(placed.step, Measured) for placed in reading) + (names[-1] in layer.sends)
 
 
 def _classes(g: LayerBuilder, x: Tensor, placed: Placed) -> Tensor:
@@ -70,6 +72,9 @@ def _step(images: ImageBuilder, placed: Placed, given: tuple[Tensor, ...], first
     if isinstance(step, Convolution):
         data = first and placed.reads == (INPUT,)
         images.convolution(x, out, step.window, step.stride, step.groups, step.bias, of_data=data)
+        return out
+    if isinstance(step, Measured):
+        images.measured(given, out, step.forward, step.backward, step.parameters)
         return out
     if isinstance(step, Dense):
         return images.dense(x, out, step.bias)
