@@ -74,6 +74,17 @@ class Workload:
         return "image" if self.model.network else "token"
 
     @property
+    def batch_words(self) -> str:
+        """The batch of a step in words.
+
+        >>> from simulator.workload.model import load_model
+        >>> Workload(model=load_model("resnet50"), sequence_length=1, global_batch_size=2048).batch_words
+        '2,048 images'
+        """
+        many = f"{self.global_batch_size:,}"
+        return f"{many} images" if self.model.network else f"{many} sequences of {self.sequence_length:,} tokens"
+
+    @property
     def tokens(self) -> int:
         """Tokens per step, of both stacks of an encoder-decoder; images of a network of layers."""
         if self.model.network:

@@ -42,6 +42,13 @@ TORCHVISION = {
 Inception-v3 without its auxiliary classifier (128 x (768 + 2 x 1) + 768 x (128 x 25 + 2) + 1000 x 769 parameters)."""
 
 
+def test_cells_found_by_a_search_have_the_weights_that_their_authors_print() -> None:
+    """AmoebaNet-D(18, 256), whose table has 81.5, 319.0 and 542.7 million for 208, 416 and 544: nearly c0 + c1 D + c2 D^2."""
+    sizes, counts = (208.0, 416.0, 544.0), (81.5e6, 319.0e6, 542.7e6)
+    expected = np.polyval(np.polyfit(sizes, counts, 2), 256.0)
+    assert load_model("amoebanet_d_18_256").parameters == pytest.approx(expected, rel=2e-3)
+
+
 def conv(channels: int, window: Any = 3, **more: Any) -> dict[str, Any]:
     return {"op": "convolution", "channels": channels, "window": window, **more}
 

@@ -135,11 +135,11 @@ class ImageBuilder:
         )
         self._kernel(out, (x,), moved, (*self.keep(x), *self.keep(places)), beside=(places,))
 
-    def resampled(self, x: Tensor, out: Tensor) -> None:
-        """Add means of windows, or repeated numbers."""
+    def resampled(self, x: Tensor, out: Tensor, keeps: bool) -> None:
+        """Add means of windows (whose input torch `keeps`, though only its sizes are used), of everything, or repeated numbers."""
         e = self.g.e
         moved = Moves(dims=x.dims, read=e, backward_written=e), Moves(dims=out.dims, written=e, backward_read=e)
-        self._kernel(out, (x,), moved, ())
+        self._kernel(out, (x,), moved, self.keep(x) if keeps else ())
 
     def dropout(self, x: Tensor, out: Tensor) -> None:
         """Add a dropout."""

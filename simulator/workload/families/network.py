@@ -92,5 +92,5 @@ def _step(images: ImageBuilder, placed: Placed, given: tuple[Tensor, ...], first
         case "max_pool":
             images.largest(x, out)
         case _:
-            images.resampled(x, out)
+            images.resampled(x, out, keeps=step.op == "average_pool")
     return out
