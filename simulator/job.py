@@ -296,7 +296,8 @@ def make_job(data: Mapping[str, Any], place: str, name: str, given: Collection[t
     length = spec.workload.sequence_length
     if length is None:
         length = model.sequence_length
-        assumptions.append(f"sequence_length = {length} (the model's)")
+        if not model.network:
+            assumptions.append(f"sequence_length = {length} (the model's)")
     batch = spec.workload.global_batch_size
     if batch is None:
         replicas = spec.plan.data_parallel or max(1, cluster.world_size // spec.plan.model_parallel_size)

@@ -9,6 +9,7 @@ import typer
 
 from simulator.cli.options import ForceOption, JsonOption
 from simulator.cli.output import claim, note, print_json, print_sections, tell_compiling, wrote
+from simulator.errors import SpecError
 from simulator.specs import write_text
 
 if TYPE_CHECKING:
@@ -25,13 +26,23 @@ def command(
     output: Annotated[
         str | None, typer.Option("-o", "--output", metavar="JOB.toml", help="Write a job file; - prints it.")
     ] = None,
+    images: Annotated[
+        int | None,
+        typer.Option("--images", metavar="N", min=1, help="Of import graph: images of the measured minibatch."),
+    ] = None,
     force: ForceOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Read files of other programs; say what is a field of a job, what was assumed, and what was not understood.
 
     `dtsim import torch FILE.py:BUILD -o model.toml` reads the model that a function of yours makes; this EXECUTES it (extra: torch).
+    `dtsim import graph NAME|FILE --images N -o model.toml` makes a model of layers that were measured (PipeDream's graph.txt).
     """
+    if files[0] == "graph":
+        _graph(files[1:], cluster, images, output, force, as_json)
+        return
+    if images is not None:
+        raise SpecError("--images: the images of a minibatch that was measured belong to import graph. Leave it out")
     if files[0] == "torch":
         _model(files[1:], cluster, output, force, as_json)
         return
@@ -55,7 +66,6 @@ def command(
 
 
 def _write(imported: Imported, output: str, name: str, as_json: bool) -> None:
-    from simulator.errors import SpecError
     from simulator.importers.show import job_text
 
     text = job_text(imported, name)
@@ -68,11 +78,40 @@ def _write(imported: Imported, output: str, name: str, as_json: bool) -> None:
         print(text, end="")
 
 
+def _graph(
+    files: list[str], cluster: str | None, images: int | None, output: str | None, force: bool, as_json: bool
+) -> None:
+    """A graph of measured layers as a model file."""
+    from simulator.importers.cost_graphs import read_cost_graph
+    from simulator.importers.cost_graphs.network import model_text
+
+    if len(files) != 1:
+        raise SpecError(f"import graph: expected one graph, the name of a shipped one or a file, got {len(files)}")
+    if images is None:
+        raise SpecError(
+            "import graph: how many images the measured minibatch had is not in the file. Way out: --images 64"
+        )
+    if cluster is not None:
+        raise SpecError(
+            "--cluster: a model runs on none. Way out: leave it out, and dtsim run --model MODEL.toml --cluster C"
+        )
+    if as_json:
+        raise SpecError("--json: a model of measured layers is TOML. Way out: leave it out")
+    claim(force, output)
+    graph = read_cost_graph(files[0])
+    name = Path(output).stem if output not in (None, "-") else graph.name
+    text = model_text(graph, name, images, f"{files[0]}, {images:,} images a minibatch")
+    if output in (None, "-"):
+        print(text, end="")
+    else:
+        write_text(str(output), text)
+        wrote(str(output))
+
+
 def _model(targets: list[str], cluster: str | None, output: str | None, force: bool, as_json: bool) -> None:
     """The model of a build function as a model file."""
     from simulator.capture.child import capture, script_of
     from simulator.capture.model import model_fields
-    from simulator.errors import SpecError
     from simulator.specs.toml_text import toml_value
 
     if len(targets) != 1 or not script_of(targets[0])[1]:

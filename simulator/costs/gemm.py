@@ -59,6 +59,8 @@ def gemm_seconds(
     gpu: Gpu,
     coefficients: GemmCoefficients,
     repeats: ArrayLike = math.inf,
+    shared: ArrayLike = 1.0,
+    saved: ArrayLike = 1.0,
 ) -> Array:
     """Return the time on the device of each product [s], without the host's launch.
 
@@ -70,6 +72,10 @@ def gemm_seconds(
         gpu: where it runs.
         coefficients: from `load_gemm_coefficients`.
         repeats: how many of it a benchmark runs on a GPU that was idle before; inf = the load goes on, as in training.
+        shared: per row, how often each number of the operand with rows (of NT: with columns) stands in it (see `calls.Convolved`): memory
+            is asked for it once.
+        saved: per row, how many times fewer multiplications transformed tiles take: of numbers in fp32 on cores that multiply them one by
+            one, as cuDNN chooses there (tensor cores take products as they are); the transforms run in the same kernels.
 
     Raises:
         ProgramError: a size below 1 or an unknown layout.
@@ -107,11 +113,14 @@ def gemm_seconds(
     lasting = compute * np.asarray(repeats, np.float64)
     compute /= clock_share(busy * _draw(dtype, peak, gpu, c), lasting, gpu, c.clock)
     compute /= np.array([c.scaled_rate if name == "fp8_scaled" else 1.0 for name in dtype])
+    compute /= np.where([name == "fp32" for name in dtype], np.asarray(saved, np.float64), 1.0)
 
     outputs = batch * m * n
     partial = np.where(parts > 1, 8.0 * parts * outputs, 0.0)
     stored = outputs * np.where(added, 8.0, np.maximum(element, 2.0)) + partial
-    traffic = element * batch * (m * k + k * n) + stored
+    once = np.asarray(shared, np.float64)
+    left, right = m * k / np.where(gradient, 1.0, once), k * n / np.where(gradient, once, 1.0)
+    traffic = element * batch * (left + right) + stored
     memory = traffic / (c.bandwidth_fraction * gpu.memory_bandwidth)
     exposed = np.where(added, c.exposed_accumulation or c.exposed_output, c.exposed_output)
     seconds = np.maximum(compute, memory) + exposed * stored / gpu.memory_bandwidth
@@ -121,9 +130,9 @@ def gemm_seconds(
 
 
 @functools.lru_cache(maxsize=64)
-def gemm_class(dtype: str) -> PriceClass:
-    """Return the price class of products in a number format."""
-    return PriceClass("gemm", dtype)
+def gemm_class(dtype: str, windows: bool = False) -> PriceClass:
+    """Return the price class of products in a number format; with `windows`, of convolutions, which nobody has measured here."""
+    return PriceClass("convolution" if windows else "gemm", dtype)
 
 
 def gemm_calibrated(dtype: str, gpu: Gpu, coefficients: GemmCoefficients) -> bool:

@@ -38,7 +38,7 @@ from simulator.hardware.fabric import Backend, Fabric, GroupPlacement, fabric_of
 from simulator.hardware.gpu import Gpu
 from simulator.hardware.interference import load_interference
 from simulator.hardware.parts import NORMAL, Pace
-from simulator.program.calls import EXCHANGED, AttentionCall, Call, NodeExchange, Product, Traffic
+from simulator.program.calls import EXCHANGED, AttentionCall, Call, Convolved, NodeExchange, Product, Timed, Traffic
 from simulator.program.prices import ACCOUNTS, RESOURCE_KINDS, PriceClass, account_of
 from simulator.program.program import COLLECTIVE, COMPUTE, OperatorTable
 from simulator.units import BYTES_PER_ELEMENT
@@ -240,7 +240,7 @@ def _kernel_prices(
         communicates = kind == COLLECTIVE
         own = "ep" if table.call[i] == EXCHANGED else table.phase[i]
         account.append(_ACCOUNT[account_of(group) if communicates else own])
-        used = "tp" if communicates else "gemm" if work in ("gemm", "attention") else "memory"
+        used = "tp" if communicates else "gemm" if work in ("gemm", "attention", "measured") else "memory"
         resource.append(_RESOURCE[used])
     return seconds, dict(classes), int(table.launches.sum()), np.array(account, np.int64), np.array(resource, np.int64)
 
@@ -259,12 +259,14 @@ def slowed_in_a_layer(machine: Machine) -> tuple[float, float]:
     return float(machine.slowdown[product, message]), float(machine.slowdown[message, product])
 
 
+MEASURED_CLASS = PriceClass("measured")
+"""Of rows whose seconds their file says."""
 Priced = tuple[NDArray[np.int64], NDArray[np.float64], list[PriceClass], NDArray[np.float64], NDArray[np.bool_]]
 
 
 def _kernels(table: OperatorTable, machine: Machine) -> Iterator[Priced]:
     """Yield (rows, seconds, classes, sigmas, calibrated) of all compute rows, one model at a time."""
-    of_work: dict[str, list[int]] = {"gemm": [], "attention": [], "memory_bound": []}
+    of_work: dict[str, list[int]] = {"gemm": [], "attention": [], "memory_bound": [], "measured": []}
     for i, (kind, work) in enumerate(zip(table.kind.tolist(), table.work, strict=True)):
         if kind == COMPUTE:
             of_work.setdefault(work, []).append(i)
@@ -284,7 +286,11 @@ def _kernels(table: OperatorTable, machine: Machine) -> Iterator[Priced]:
         sigma = np.full(len(rows), memory_bound_sigma(gpu, numbers))
         known = np.full(len(rows), memory_bound_calibrated(gpu, numbers))
         yield rows, values, [MEMORY_BOUND_CLASS] * len(rows), sigma, known
-    unknown = of_work.keys() - {"gemm", "attention", "memory_bound"}
+    if of_work["measured"]:
+        rows = np.array(of_work["measured"])
+        values = np.array([cast(Timed, table.call[i]).seconds for i in rows])  # by a rule of the program
+        yield rows, values, [MEASURED_CLASS] * len(rows), np.zeros(len(rows)), np.ones(len(rows), np.bool_)
+    unknown = of_work.keys() - {"gemm", "attention", "memory_bound", "measured"}
     if unknown:
         raise ProgramError(f"table {table.name!r}: no price for work {min(unknown)!r}")
 
@@ -305,23 +311,30 @@ def _gemms(table: OperatorTable, rows: NDArray[np.int64], machine: Machine) -> P
     """Price the products of a table: those that no table had before, all at once."""
     shape = table.shape[rows]
     dtype = [table.dtype[i] for i in rows]
-    order = [call.order for i in rows if isinstance(call := table.call[i], Product)]
+    calls = [call for i in rows if isinstance(call := table.call[i], Product)]
+    order = [call.order for call in calls]
+    windows = [(call.shared, call.saved) if isinstance(call, Convolved) else (1.0, 1.0) for call in calls]
     stored = np.array(
         [max(BYTES_PER_ELEMENT[d], 2) for d in dtype]
     )  # products of narrow operands are stored in 16 bits
     accumulates = table.written[rows] > 1.5 * stored * shape[:, 0] * shape[:, 1] * shape[:, 2]
-    keys = list(zip(map(tuple, shape.tolist()), order, dtype, accumulates.tolist(), strict=True))
+    keys = list(zip(map(tuple, shape.tolist()), order, dtype, accumulates.tolist(), windows, strict=True))
     known = _products(machine.gpu, machine.gemm)
     if len(known) >= _MOST_PRODUCTS:
         known.clear()
     if fresh := [n for n, key in enumerate(keys) if key not in known]:
         sizes, orders, formats = shape[fresh], [order[n] for n in fresh], [dtype[n] for n in fresh]
-        seconds = gemm_seconds(sizes, orders, formats, accumulates[fresh], machine.gpu, machine.gemm)
+        shared, saved = np.array([windows[n] for n in fresh]).T
+        seconds = gemm_seconds(
+            sizes, orders, formats, accumulates[fresh], machine.gpu, machine.gemm, shared=shared, saved=saved
+        )
         sigmas = gemm_sigma(sizes, formats, machine.gpu, machine.gemm)
         known |= {keys[n]: some for n, *some in zip(fresh, seconds.tolist(), sigmas.tolist(), strict=True)}
     values, sigma = np.array([known[key] for key in keys]).T
-    good = np.array([gemm_calibrated(d, machine.gpu, machine.gemm) for d in dtype])
-    return rows, values, [gemm_class(d) for d in dtype], sigma, good
+    convolved = [isinstance(call, Convolved) for call in calls]
+    good = np.array([gemm_calibrated(d, machine.gpu, machine.gemm) for d in dtype]) & ~np.array(convolved)
+    sigma = np.where(convolved, np.maximum(sigma, machine.gemm.sigma_outside), sigma)
+    return rows, values, [gemm_class(d, w) for d, w in zip(dtype, convolved, strict=True)], sigma, good
 
 
 _MOST_PRODUCTS = 65536

@@ -2,6 +2,7 @@
 
     products, attention   idle + (1 - idle / full) x energy per operation x operations per second, at most the power limit
     memory-bound kernels, collectives, waiting, idle    parts of the limit (calibrations/power.toml)
+    what was measured, nobody says what it draws        as memory-bound kernels
 
 The energy per operation is what the clock model of the same calibration rests on: `full_clock_power` over `reference_peak`; 8- and 4-bit
 operations take their fraction of it.  So a product that the power limit slows draws the limit, in time and in watts alike.
@@ -16,12 +17,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from simulator.costs.gemm import gemm_class
 from simulator.costs.memory_bound import MEMORY_BOUND_CLASS
 from simulator.costs.price import HOST_CLASS
-from simulator.costs.tables import Machine, machine_of
+from simulator.costs.tables import MEASURED_CLASS, Machine, machine_of
 from simulator.hardware.cluster import Cluster
 from simulator.hardware.power import Power, PowerCoefficients, load_power_coefficients
-from simulator.program.prices import ACCOUNTS
+from simulator.program.calls import Convolved
+from simulator.program.prices import ACCOUNTS, PriceClass
 from simulator.program.program import COMPUTE, Link
 from simulator.report.mean_prediction import MeanPrediction
 from simulator.report.prediction import Prediction
@@ -43,7 +46,7 @@ class StepPower:
         gpu: mean over GPUs and time [W]; `gpu_peak`: of the fullest instant, mean over GPUs.
         machines: all GPUs and what stands around them, mean over time [W]; `machines_peak` at that instant.
         pue, grid: facility over machines; CO2 per energy [kg/J].
-        step_time, tokens: of the step.
+        step_time, tokens: of the step; `unit`: what one of them is.
     """
 
     gpu: float
@@ -54,6 +57,7 @@ class StepPower:
     grid: float
     step_time: float
     tokens: int
+    unit: str = "token"
 
     @property
     def facility(self) -> float:
@@ -81,7 +85,7 @@ class StepPower:
         """Return it to read."""
         gpu, around = show(self.gpu, "W"), show(self.machines, "W")
         return Section(
-            title=f"power: {show(self.energy_per_token, 'J')} per token",
+            title=f"power: {show(self.energy_per_token, 'J')} per {self.unit}",
             lines=(
                 f"{gpu} per GPU (at most {show(self.gpu_peak, 'W')}, mean over all at one instant)",
                 f"machines and network {around} (at most {show(self.machines_peak, 'W')}), facility {show(self.facility, 'W')} at "
@@ -135,6 +139,7 @@ def step_power(prediction: Prediction, cluster: Cluster, power: Power) -> StepPo
         grid=numbers.grid if power.grid is None else power.grid,
         step_time=step,
         tokens=prediction.tokens,
+        unit=prediction.workload.unit,
     )
 
 
@@ -176,24 +181,25 @@ def _item_watts(
     for i, item in enumerate(prediction.program.items):
         if isinstance(item, Link):
             continue
-        products: dict[str, float] = defaultdict(float)
+        products: dict[PriceClass, float] = defaultdict(float)
         attention = 0.0
         for table, count in item.pieces:
             for row, work in enumerate(table.work):
                 if work == "gemm":
-                    products[table.dtype[row]] += count * float(table.flops[row])
+                    which = gemm_class(table.dtype[row], isinstance(table.call[row], Convolved))
+                    products[which] += count * float(table.flops[row])
                 elif work == "attention":
                     attention += count * float(table.flops[row])
         total = joules = 0.0
         for one, seconds in zip(prices.classes, prices.class_share[i].tolist(), strict=True):
             if seconds <= 0.0:
                 continue
-            if one.kind == "gemm":
-                drawn = running(products[one.which] / seconds, one.which)
+            if one in products:
+                drawn = running(products[one] / seconds, one.which)
             elif one.kind == "attention":
                 kernel = machine.attention.kernels.get(one.which)
                 drawn = running(attention / seconds, "", kernel.power_share if kernel else 0.0)
-            elif one == MEMORY_BOUND_CLASS:
+            elif one in (MEMORY_BOUND_CLASS, MEASURED_CLASS):
                 drawn = min(gpu.power, numbers.memory_bound * limit)
             else:
                 share = numbers.waiting if one == HOST_CLASS else numbers.communication

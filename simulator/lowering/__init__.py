@@ -35,6 +35,7 @@ from simulator.plan.plan import Plan
 from simulator.program.program import Program
 from simulator.schedules.order import PipelineOrder
 from simulator.schedules.reversal import Reversal
+from simulator.workload.families import FAMILIES
 from simulator.workload.model import Model
 from simulator.workload.workload import Workload
 
@@ -113,13 +114,15 @@ def begin(workload: Workload, resolved: ResolvedPlan) -> State:
         facts = resolved.replicas, resolved.replica_axes
         costs = {kind: on_one_rank(cost, *facts) for kind, cost in costs.items()}
     work = _work(workload.model, resolved, costs)
+    chunks = chunks_of(workload.model, recomputes, resolved.layer_split, structure.placement.chunks, work)
     return State(
         scaled_costs=scaled,
         workload=workload,
         resolved=resolved,
-        chunks=chunks_of(workload.model, recomputes, resolved.layer_split, structure.placement.chunks, work),
+        chunks=chunks,
         costs=costs,
         structure=structure,
+        boundaries=_boundaries(workload.model, chunks, costs),
     )
 
 
@@ -136,6 +139,14 @@ def _work(
     """FLOP of the forward and bytes of the input of every kind of layer, where an order of fewest forwards asks for them."""
     kinds = dict.fromkeys(model.layer_kinds) if resolved.recomputes.method == "revolve" else ()
     return tuple([(kind, (float(costs[kind].forward.flops.sum()), costs[kind].input_bytes)) for kind in kinds])
+
+
+def _boundaries(model: Model, chunks: tuple[Chunk, ...], costs: dict[str, LayerCost]) -> tuple[int, ...]:
+    """See `State.boundaries`."""
+    if FAMILIES.get(model.architecture).like_boundaries:
+        return ()
+    sizes = [costs[chunk.kinds[0]].input_bytes for chunk in chunks]
+    return tuple([sizes.index(size) for size in sizes])
 
 
 @functools.lru_cache(maxsize=256)

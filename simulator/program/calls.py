@@ -1,7 +1,9 @@
 """What a row of an operator table calls, as a type of its own for each kind of kernel: prices look a kernel up by what it is.
 
     Product          the order of a GEMM's operands
+    Convolved        of one whose operand are windows of a tensor
     AttentionCall    an attention kernel with its mask and the keys it sees
+    Timed            seconds that were measured
     Traffic          how a memory-bound kernel walks memory, and whether the host waits for it
     NodeExchange     an all_to_all in which a row goes once to every node that needs it
 
@@ -27,8 +29,10 @@ __all__ = [
     "SYNCHRONISED",
     "AttentionCall",
     "Call",
+    "Convolved",
     "NodeExchange",
     "Product",
+    "Timed",
     "Traffic",
     "read_call",
     "waits",
@@ -58,6 +62,19 @@ class Product:
     """A GEMM: `order` is one of `ORDERS`."""
 
     order: str
+
+
+@dataclass(frozen=True, slots=True)
+class Convolved(Product):
+    """A GEMM one of whose operands are windows of a tensor, read where they lie: the one with rows, of NT the one with columns.
+
+    Args:
+        shared: how often each number of the tensor stands in that operand.
+        saved: how many times fewer multiplications it takes over transformed tiles of its windows (Winograd).
+    """
+
+    shared: float
+    saved: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +113,13 @@ class Traffic:
 
 
 @dataclass(frozen=True, slots=True)
+class Timed:
+    """What somebody measured to take so long [s]: a fact of the file that says so, on whatever GPU that was."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class NodeExchange:
     """An all_to_all between ranks that share experts, of which each node gets a token's row once.
 
@@ -116,8 +140,8 @@ class NodeExchange:
     experts: int = 0
 
 
-Call = Product | AttentionCall | Traffic | NodeExchange | None
-CALLS: dict[str, type] = {"gemm": Product, "attention": AttentionCall, "memory_bound": Traffic}
+Call = Product | AttentionCall | Traffic | NodeExchange | Timed | None
+CALLS: dict[str, type] = {"gemm": Product, "attention": AttentionCall, "memory_bound": Traffic, "measured": Timed}
 """Work of a compute row -> what it calls; other work calls nothing."""
 STREAM = Traffic()
 AWAITED = Traffic(host="end")
@@ -145,6 +169,10 @@ def write_call(call: Call) -> str:
     match call:
         case None:
             return "-"
+        case Timed():
+            return f"measured({call.seconds!r})"
+        case Convolved():
+            return f"{call.order}({call.shared!r},{call.saved!r})"
         case Product():
             return call.order
         case AttentionCall():
@@ -158,6 +186,8 @@ def write_call(call: Call) -> str:
 
 
 _ATTENTION = re.compile(r"attention\((\w+),(\w+),(\d{1,15}),(\d{1,15}),(\d{1,15})\)")
+_WINDOWS = re.compile(r"(TN|NN|NT)\(([0-9.e+-]{1,30}),([0-9.e+-]{1,30})\)")
+_TIMED = re.compile(r"measured\(([0-9.e+-]{1,30})\)")
 _EXCHANGE = re.compile(
     r"once_per_node\((\d{1,15}),([0-9.e+-]{1,30})(?:,([1-9]\d{0,14}),([1-9]\d{0,14}),(sent|fetched|copied),(\d{1,15}))?\)"
 )
@@ -173,6 +203,12 @@ def read_call(word: str, what: str) -> Call:
         return None
     if word in ORDERS:
         return Product(word)
+    if found := _WINDOWS.fullmatch(word):
+        shared, saved = map(_positive, found.groups()[1:])
+        if shared and saved:
+            return Convolved(found.group(1), shared, saved)
+    if (found := _TIMED.fullmatch(word)) and (seconds := _positive(found.group(1))):
+        return Timed(seconds)
     if (found := _ATTENTION.fullmatch(word)) and found.group(2) in MASKS:
         window, heads, keys = map(int, found.groups()[2:])
         return AttentionCall(found.group(1), found.group(2), window, heads, keys)
@@ -185,8 +221,18 @@ def read_call(word: str, what: str) -> Call:
     if access.replace("_", " ") in ACCESSES and host in _HOST:
         return Traffic(access.replace("_", " "), host)
     raise ValueError(
-        f"{what} is -, {', '.join(ORDERS)}, attention(kernel,mask,window,kv_heads,keys), once_per_node(copies,reach), "
+        f"{what} is -, {', '.join(ORDERS)}, TN(shared,saved), measured(seconds), "
+        "attention(kernel,mask,window,kv_heads,keys), once_per_node(copies,reach), "
         "once_per_node(copies,reach,row,multiprocessors,sent|fetched|copied,experts) or an access "
         f"({', '.join(a.replace(' ', '_') for a in ACCESSES)}; +end or +layer where the host waits, +hooks or +slices where it fetches "
         f"weights), got {word[:60]!r}"
     )
+
+
+def _positive(word: str) -> float:
+    """A number above 0; 0 = the word is none."""
+    try:
+        number = float(word)
+    except ValueError:
+        return 0.0
+    return number if 0.0 < number < float("inf") else 0.0

@@ -21,12 +21,14 @@ class Trained:
         model_flops: of one step on all ranks, without what is computed again.
         gemm: number format of its products.
         sparse: whether the model has experts.
+        unit: what a token is called.
     """
 
     tokens: int
     model_flops: float
     gemm: str
     sparse: bool
+    unit: str = "token"
 
 
 def trained_by(program: Program) -> Trained:

@@ -57,7 +57,7 @@ def least_seconds(job: Job, state: State, enough: float = math.inf) -> float:
     if not one_after_another(state):
         return _least_busy(state, desk) * (1.0 - ROUNDING)
     kinds, layers = tuple(state.costs), tuple(state.costs.values())
-    way = _ROUTES.get((state.structure, state.chunks, kinds), lambda: _Route(state, kinds))
+    way = _ROUTES.get((state.structure, state.chunks, kinds, state.boundaries), lambda: _Route(state, kinds))
     each = _of_layers(layers, desk, _kernels).ravel()
     front, drain = way.front @ each, way.drain @ each
     kernels = float((front + drain).max()) * (1.0 - ROUNDING)
@@ -175,7 +175,8 @@ class _Route:
     """
 
     def __init__(self, state: State, kinds: tuple[str, ...]) -> None:
-        self._pattern, self._rank_of = state.pattern, state.placement.rank_of[0]
+        self._boundaries, self._rank_of = state.boundaries, state.placement.rank_of[0]
+        self._messages = state.pattern.messages(self._boundaries)
         self._first = np.unique(self._rank_of, return_index=True)[1]
         self._returns = not state.resolved.schedule.splits_backward
         counts = contents_of(state.chunks, kinds).counts
@@ -197,13 +198,14 @@ class _Route:
 
     @kept
     def sent(self) -> np.ndarray:
-        return np.bincount(self._pattern.messages.link, minlength=len(self._pattern.links))
+        return np.bincount(self._messages.link, minlength=len(self._messages.links))
 
     def _links(self, turn: int) -> np.ndarray:
-        links = {ranks[:2]: number for number, ranks in enumerate(self._pattern.links)}
+        links = {(*ranks, boundary): number for number, (*ranks, _, boundary) in enumerate(self._messages.links)}
         taken = np.zeros((len(self._rank_of) - 1, len(links)))
         for place, way in enumerate(itertools.pairwise(self._rank_of.tolist())):
-            if (number := links.get(way[::turn])) is not None:  # on one rank nothing is sent
+            boundary = self._boundaries[place + 1] if self._boundaries else 0
+            if (number := links.get((*way[::turn], boundary))) is not None:  # on one rank nothing is sent
                 taken[place, number] = 1.0
         return np.asarray(_before(taken)[self._first])
 

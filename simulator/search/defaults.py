@@ -126,7 +126,7 @@ def default_ranges(job: Job) -> Ranges:
     """Return the ranges of a search that names none: the degrees, how batches are cut, what is sharded and recomputed.
 
     Tensor parallelism goes to twice the node; layers are dealt out evenly or by time; context parallelism is there from 16,384 tokens
-    on, expert parallelism for models with experts.
+    on, expert parallelism for models with experts.  Images come in microbatches of any power of two.
     """
     model, world, node = job.workload.model, job.cluster.world_size, job.cluster.gpus_per_node
     length = job.workload.sequence_length
@@ -136,7 +136,7 @@ def default_ranges(job: Job) -> Ranges:
         "plan.sequence_parallel": (False, True) if len(tensor) > 1 else (False,),
         "plan.pipeline_parallel": tuple(p for p in _powers(min(model.depth, world, _LARGEST_DEFAULT_DEGREE))),
         "plan.chunks_per_rank": (1, 2, 4),
-        "plan.microbatch_size": (1, 2, 4),
+        "plan.microbatch_size": _images(job) if model.network else (1, 2, 4),
         "plan.zero_stage": (0, 1, 3),
         "plan.recompute": ("none", "selective", "full"),
     }
@@ -149,6 +149,12 @@ def default_ranges(job: Job) -> Ranges:
             e for e in _powers(min(model.experts, world, 64)) if model.experts % e == 0
         )
     return {field: values for field, values in ranges.items() if len(values) > 1}
+
+
+def _images(job: Job) -> tuple[int, ...]:
+    """Powers of two up to what a step has for each replica, and all of that."""
+    most = max(1, job.workload.global_batch_size // job.cluster.world_size)
+    return tuple(sorted({*_powers(most), most}))
 
 
 def _powers(limit: int) -> Iterator[int]:

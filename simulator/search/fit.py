@@ -77,10 +77,14 @@ class Fit:
         cost = f"{self.looked:,} plans bounded, {self.evaluations:,} simulated"
         if self.answer is None or self.plan is None or self.job is None:
             return [Section(title=f"{self.question}: nothing fits", lines=(self.refusal, cost))]
-        plan, model = self.plan, self.job.workload.model
+        plan, model, work = self.plan, self.job.workload.model, self.job.workload
+        batch = (
+            f"sequences of {work.sequence_length:,}, {work.global_batch_size:,}"
+            if not model.network
+            else work.batch_words
+        )
         lines = (
-            f"{model.name}: {model.parameters:,} parameters, {model.depth} layers, "
-            f"sequences of {self.job.workload.sequence_length:,}, {self.job.workload.global_batch_size:,} per step",
+            f"{model.name}: {model.parameters:,} parameters, {model.depth} layers, {batch} per step",
             f"on {self.job.cluster.world_size:,} GPUs of {self.job.cluster.name}",
             f"quickest plan that fits: {' '.join(plan.settings) or 'as the job has it'}",
             f"{show(plan.step_time, 's')} per step ({show(plan.low, 's')} to {show(plan.high, 's')}), {show(plan.peak_memory, 'B')} of "
@@ -163,6 +167,11 @@ def largest(
     if what not in GROWTHS:
         raise SpecError(f"--largest: expected one of {', '.join(GROWTHS)}, got {what[:40]!r}")
     growth = GROWTHS[what]
+    if job.workload.model.network and what != "batch":
+        raise SpecError(
+            f"--largest {what}: layers and sizes of model {job.workload.model.name!r} stand in its file one by one. Way out: --largest "
+            "batch"
+        )
     for field in growth.unranged:
         if field in ranges or field in fixed:
             raise SpecError(f"--largest {what} finds {field} itself. Way out: leave out its --range or --fix")

@@ -30,6 +30,8 @@ def quick_space(job: Job) -> Space:
     ranges: dict[str, tuple[Any, ...]] = {}
     for field, values in offered.items():
         chosen: tuple[Any, ...] = _RANGES.get(field, values)
+        if field == "plan.microbatch_size" and job.workload.model.network:
+            chosen = values
         if field == "plan.tensor_parallel":
             chosen = tuple(degree for degree in values if degree <= job.cluster.node.gpus)
         if field == "plan.zero_stage" and job.cluster.world_size == 1:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -47,6 +48,7 @@ class Member:
         derived: what follows from the facts, in words and human units.
         inherited: key -> which member it is taken over from, of a file that extends others.
         picture: lines to look at, such as a schedule's timeline.
+        table: what follows, as rows.
     """
 
     kind: str
@@ -57,6 +59,7 @@ class Member:
     derived: dict[str, str]
     inherited: dict[str, str] = field(default_factory=dict)
     picture: str = ""
+    table: Table | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON answer of `dtsim show`."""
@@ -82,6 +85,8 @@ class Member:
             out.append(
                 Section(title="follows", table=Table(headings=("", ""), rows=tuple(self.derived.items()), left=(0, 1)))
             )
+        if self.table:
+            out.append(Section(title="layers", table=self.table))
         if self.sources:
             cited = tuple(f"[{i}] {text}" for i, text in enumerate(dict.fromkeys(self.sources.values()), 1))
             out.append(Section(title="sources", lines=cited))
@@ -166,14 +171,20 @@ def _first_line(member: Any) -> str:
     return (type(member).__doc__ or "").strip().split("\n")[0]
 
 
+def _shape(data: Mapping[str, Any]) -> str:
+    """The size of a model in words, from its file."""
+    network = data.get("network")
+    if not network:
+        return f"{data['layers']} layers, hidden {data['hidden']}"
+    return f"{sum(layer.get('repeat', 1) for layer in network['layers']) - 2} layers and two ends"
+
+
 def _brief(kind: str, name: str) -> str:
     """A few words from a data file, unchecked."""
     data = read_toml(find_spec(kind, name))
     peaks = data.get("peak_flops")
     templates: dict[str, Callable[[], str]] = {
-        "models": lambda: (
-            f"{data['layers']} layers, hidden {data['hidden']}, {_rounded(data.get('parameters_published', ''))}"
-        ),
+        "models": lambda: f"{_shape(data)}, {_rounded(data.get('parameters_published', ''))}",
         "gpus": lambda: (
             f"{data['memory']}, {data['memory_bandwidth']}, bf16 {peaks.get('bf16', '-') if peaks else '-'}"
         ),
@@ -244,7 +255,32 @@ def show_member(kind: str, name: str, settings: Sequence[str] = ()) -> Member:
         sources=sources,
         derived=derived,
         inherited=inherited,
+        table=_layers(str(path)) if kind == "models" else None,
     )
+
+
+def _layers(path: str) -> Table | None:
+    """The layers of a network in order, alike ones behind each other as one row, with sizes of one image; None of other models."""
+    from simulator.workload.counts import forward_products
+    from simulator.workload.model import load_model
+
+    m = load_model(path)
+    if m.network is None:
+        return None
+    rows = []
+    for kind, times in ((kind, len(list(some))) for kind, some in itertools.groupby(m.network.names)):
+        layer = m.network.kinds[kind]
+        rows.append(
+            (
+                kind,
+                f"{times:,}",
+                " x ".join(map(str, layer.steps[-1].made)),
+                f"{m.kind_parameters(kind):,}",
+                f"{2e-9 * forward_products(m, kind):.3f}",
+            )
+        )
+    headings = ("layer", "times", "makes (channels x height x width)", "parameters each", "GFLOP each, forward")
+    return Table(headings=headings, rows=tuple(rows))
 
 
 def _option(name: str) -> Member:
@@ -279,6 +315,12 @@ def _derived(kind: str, path: str, settings: Sequence[str]) -> dict[str, str]:
         from simulator.workload.model import load_model
 
         m = load_model(path)
+        if m.network:
+            return {
+                "parameters": f"{m.parameters:,}",
+                "layers between the ends": str(m.depth),
+                "FLOP of an image, forward": f"{2 * m.products:.3g}",
+            }
         parts = {
             "per layer": m.layer_parameters,
             "embedding": m.embedding_parameters,
@@ -382,6 +424,8 @@ def _flat(table: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
 def _said(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
+    if isinstance(value, list) and value and all(isinstance(one, dict) for one in value):
+        return f"{len(value)} tables, in the file"
     return ", ".join(map(_said, value)) if isinstance(value, list) else str(value)
 
 

@@ -235,8 +235,9 @@ class Comparison(Tabular):
                     row.verdict + _pace(p, best),
                 )
             )
+        unit = self.predicted[0][1].workload.unit if self.predicted else "token"
         headings = (
-            "", "step", "80 % band", "tokens/s", "MFU", "bubble", "exposed comm", "fullest rank", "price/Mtoken", "energy/token", ""
+            "", "step", "80 % band", f"{unit}s/s", "MFU", "bubble", "exposed comm", "fullest rank", f"price/M{unit}", f"energy/{unit}", ""
         )  # fmt: skip
         used = [i for i in range(len(headings)) if any(line[i] for line in lines)]
         table = Table(

@@ -170,7 +170,7 @@ class Guide:
             title=f"{work.model.name} on {cluster.world_size:,} GPUs of {cluster.name}: {self.machine}{wires}",
             lines=(
                 f"{fits}; {layer}",
-                f"{work.global_batch_size:,} sequences of {work.sequence_length:,} tokens per step",
+                f"{work.batch_words} per step",
                 *self._advice(),
             ),
         )

@@ -106,12 +106,13 @@ class Curve:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scaling(Tabular):
-    """Curves of a job, `mode` "strong" or "weak"."""
+    """Curves of a job, `mode` "strong" or "weak"; `unit`: what is counted as tokens."""
 
     name: str
     mode: str
     curves: tuple[Curve, ...]
     provenance: dict[str, Any]
+    unit: str = "token"
 
     def tables(self) -> dict[str, Records]:
         """`points`: a row per variant and number of GPUs."""
@@ -157,7 +158,7 @@ class Scaling(Tabular):
             )
             more = "" if curve.name == "as it is" else f": {curve.name}"
             headings = (
-                "GPUs", "batch", "step", "80 % band", "tokens/s", "per GPU", "efficiency", "MFU", "exposed comm",
+                "GPUs", "batch", "step", "80 % band", f"{self.unit}s/s", "per GPU", "efficiency", "MFU", "exposed comm",
                 "fullest rank", "",
             )  # fmt: skip
             title = f"{self.name}, {self.mode} scaling{more}"
@@ -211,7 +212,11 @@ def scaling(
     from simulator import __version__
 
     return Scaling(
-        name=loader.base.name, mode=mode, curves=tuple(curves), provenance={"version": __version__, "engine": engine}
+        name=loader.base.name,
+        mode=mode,
+        curves=tuple(curves),
+        provenance={"version": __version__, "engine": engine},
+        unit=loader.base.workload.unit,
     )
 
 

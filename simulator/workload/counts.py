@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from dataclasses import dataclass
 
 from simulator.workload.graph import LayerGraph, Lookup, Op, Product, Tensor
@@ -10,7 +11,7 @@ from simulator.workload.model_fields import ModelFields
 from simulator.workload.operator import KernelStyle
 from simulator.workload.precision import precision_named
 
-__all__ = ["Counts", "counts", "model_graph", "module_weights", "own_weights"]
+__all__ = ["Counts", "counts", "forward_products", "model_graph", "module_weights", "own_weights"]
 
 _APART = KernelStyle(joined_qkv=False, joined_gate=False, joined_expert_gate=False)
 
@@ -63,6 +64,12 @@ def counts(model: ModelFields, kind: str) -> Counts:
         frozen_matrices=_sum([w for _, w in matrices if w.frozen]),
         frozen_routed=_sum([w for op, w in matrices if w.frozen and _routed(op)]),
     )
+
+
+@functools.lru_cache(maxsize=4096)
+def forward_products(model: ModelFields, kind: str) -> float:
+    """Return the multiplications of one kind of layer for one sequence, forward."""
+    return float(sum(math.prod(op.shape) for op in model_graph(model, kind).ops if isinstance(op, Product)))
 
 
 def own_weights(model: ModelFields, *kinds: str) -> dict[str, Tensor]:

@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 __all__ = [
     "Attention",
+    "Convolution",
     "Dim",
     "Exchange",
     "HeadSwap",
@@ -27,6 +28,7 @@ __all__ = [
     "Kernel",
     "LayerGraph",
     "Lookup",
+    "Measured",
     "Moves",
     "Op",
     "Product",
@@ -256,6 +258,22 @@ class Product(Op):
         return tuple(sum(widths[end - n : end]) for n, end in zip(self.kernels, ends, strict=True))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Convolution(Product):
+    """A product whose left operand are windows of a tensor, which no kernel writes down (implicit GEMM: Chetlur et al., cuDNN, arXiv
+    1410.0759, section 3): rows are positions, the depth is what a window holds.  `fixed` where its input is data.
+
+    Args:
+        taps: positions of a window.
+        shared: windows in which a position of the input stands, on average: taps over the strides.
+        saved: how many times fewer multiplications it takes over transformed tiles.
+    """
+
+    taps: int
+    shared: float
+    saved: float = 1.0
+
+
 def einsum(left: Tensor, right: Tensor, out: Tensor) -> tuple[int, int, int, int]:
     """(batch, m, n, k) of a product: dimensions of all three run along, of both operands alone are summed over.
 
@@ -368,6 +386,18 @@ class HostWait(Op):
     read: float
     dims: tuple[Dim, ...]
     counts: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured(Op):
+    """What takes as long as somebody measured, whatever it is.
+
+    Args:
+        forward, backward: s of this microbatch.
+    """
+
+    forward: float
+    backward: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,9 +9,9 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass
 
-__all__ = ["DECODER_EMBEDDING", "MTP_HEAD", "MTP_LAYER", "LayerKind", "is_layer", "layer_kind"]
+__all__ = ["DECODER_EMBEDDING", "MTP_HEAD", "MTP_LAYER", "WORDS", "LayerKind", "is_layer", "layer_kind"]
 
-_WORDS = ("encoder", "cross", "mlp", "moe", "only", "layer")
+WORDS = ("encoder", "cross", "mlp", "moe", "only", "layer")
 """Words of names of kinds that are no mixer's."""
 
 MTP_LAYER, MTP_HEAD = "mtp layer", "mtp head"
@@ -56,7 +56,7 @@ def layer_kind(name: str) -> LayerKind:
     words = name.split()
     if not is_layer(name):
         return LayerKind("none", "only")
-    mixer = next((word for word in words if word not in _WORDS), "none" if "mlp" in words else "full")
+    mixer = next((word for word in words if word not in WORDS), "none" if "mlp" in words else "full")
     mlp = next((m for m in ("moe", "only") if m in words), "dense")
     return LayerKind(mixer, mlp, next((s for s in ("encoder", "cross") if s in words), ""))
 

@@ -6,7 +6,7 @@ import math
 from collections import Counter
 
 from simulator.specs import load_named
-from simulator.workload.counts import counts, module_weights, own_weights
+from simulator.workload.counts import counts, forward_products, module_weights, own_weights
 from simulator.workload.layer_kind import DECODER_EMBEDDING, MTP_HEAD, MTP_LAYER, LayerKind
 from simulator.workload.model_fields import ModelFields
 
@@ -124,6 +124,11 @@ class Model(ModelFields):
     def _all(self, seen: bool) -> int:
         ends = self.embedding_parameters + self.head_parameters
         return ends + sum(n * self.kind_parameters(kind, seen) for kind, n in Counter(self.layer_kinds).items())
+
+    @property
+    def products(self) -> float:
+        """Multiplications of one image's forward pass through a network of layers, those with weights; 0 of other models."""
+        return sum(forward_products(self, kind) for kind in self.network.names) if self.network else 0.0
 
     @property
     def most_tokens(self) -> float:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import functools
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
 from simulator.specs import Listed, Name, NamedSpec
 from simulator.units import parse
 from simulator.workload.layer_kind import LayerKind
+from simulator.workload.network import Network
 
 __all__ = ["ADAPTED", "LATENT_FIELDS", "STANDARD_FIELDS", "Adapted", "ModelFields"]
 
@@ -37,6 +38,7 @@ _FIELDS_OF = {
     "patch_inputs": ("vision", True),
     "encoder_layers": ("encoder_decoder", True),
     "target_length": ("encoder_decoder", True),
+    "network": ("network", True),
 }
 """Field -> (the architecture it belongs to, whether that always has it)."""
 _DECODER_FIELDS = ("mixers", "mlps", "window", "mtp_layers")
@@ -45,6 +47,8 @@ STANDARD_FIELDS = ("qkv_bias", "qk_norm", "attention_gate")
 Adapted = Literal["query", "key", "value", "output", "gate", "up", "down"]
 ADAPTED: tuple[Adapted, ...] = get_args(Adapted)
 """The matrices of a layer that adapters may stand beside."""
+_NETWORK_FIELDS = ("family", "architecture", "network", "parameters_published", *NamedSpec.model_fields)
+"""What the file of a network of layers says; all else follows from its layers."""
 LATENT_FIELDS = ("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
 
 
@@ -56,6 +60,27 @@ def _names(
     first = tuple(LayerKind(mlp="moe" if moe else "dense", stack="encoder").name for moe in encoder)
     rows = zip(mixers, mlps, sparse, strict=True)
     return first + tuple(LayerKind(m, "moe" if e else "dense" if mlp else "only", stack).name for m, mlp, e in rows)
+
+
+def _of_network(data: dict[str, Any]) -> dict[str, Any]:
+    """The fields of a model file that lists its layers: those of transformers are what its loss sees, or nothing."""
+    filled: dict[str, Any] = dict(
+        heads=1, kv_heads=1, head_dim=1, ffn=1, gated_mlp=False, norm="layer_norm", positions="none", tied_embeddings=False,
+        linear_bias=True, qkv_bias=True, layers=1, hidden=1, vocabulary=1, sequence_length=1,
+    )  # fmt: skip
+    try:
+        found = Network.model_validate(data["network"])
+    except ValidationError:  # the field itself tells what is wrong
+        return data | filled
+    filled |= dict(
+        layers=len(found.names) - 2, hidden=found.features, vocabulary=found.classes, sequence_length=found.positions
+    )
+    for key in data.keys() & (ModelFields.model_fields.keys() - set(_NETWORK_FIELDS)):
+        if data[key] != filled.get(key, ModelFields.model_fields[key].default):
+            raise ValueError(
+                f'{key} follows from the layers of architecture "network", but it is {data[key]!r}; leave it out'
+            )
+    return data | filled | {"network": found}
 
 
 class ModelFields(NamedSpec):
@@ -97,6 +122,7 @@ class ModelFields(NamedSpec):
     Encoder: `token_types` rows of a second embedding, `head_transform`: a dense layer and norm before the output, `pooler`: a dense
     layer on the first token.  Vision: `patch_inputs` numbers of a patch; `vocabulary` counts the classes.
     Encoder-decoder: `encoder_layers` beside the decoder's `layers`, and `target_length` tokens for the decoder.
+    `architecture` "network": layers one by one (`simulator/workload/network.py`), as of convolutions; a sequence is an image.
 
     Low-rank adapters (LoRA, arXiv 2106.09685): with a `lora_rank` r everything is frozen but a pair of matrices of this rank beside each
     of `lora_modules` (query, key, value, output, gate, up, down; left out: all), in experts beside each one's; `lora_dropout`: each
@@ -162,12 +188,15 @@ class ModelFields(NamedSpec):
     lora_modules: Annotated[tuple[Adapted, ...], Pattern, Field(min_length=1, max_length=len(ADAPTED))] = ADAPTED
     lora_dropout: bool = False
     frozen_format: Literal["", "nf4"] = ""
+    network: Network | None = None
 
     @model_validator(mode="before")
     @classmethod
     def _fill(cls, data: Any) -> Any:
         if not isinstance(data, dict):
             return data
+        if data.get("architecture") == "network" and data.get("network"):
+            return _of_network(data)
         hidden, heads = data.get("hidden"), data.get("heads")
         filled = dict(data)
         if data.get("experts") and data.get("ffn"):
@@ -330,6 +359,8 @@ class ModelFields(NamedSpec):
         >>> load_model("gpt_oss_20b").layer_kinds[:2]
         ('window moe layer', 'moe layer')
         """
+        if self.network:
+            return self.network.names[1:-1]
         stack = {"encoder": "encoder", "vision": "encoder", "encoder_decoder": "cross"}.get(self.architecture, "")
         encoder = tuple(self._sparse(i) for i in range(self.encoder_layers))
         return _names(encoder, self.layer_mixers, self.layer_mlps, self.moe_layers, stack)

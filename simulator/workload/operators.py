@@ -12,6 +12,7 @@ from simulator.workload.graph import (
     Kernel,
     LayerGraph,
     Lookup,
+    Measured,
     Op,
     Product,
     Tensor,
@@ -62,6 +63,8 @@ def _own(op: Op) -> dict[str, object]:
         return {"work": "dispatch" if op.outward else "combine", "read": op.inputs[0].bytes}
     if isinstance(op, HostWait):
         return {"work": "counts" if op.counts else "wait", "read": op.read}
+    if isinstance(op, Measured):
+        return {"work": "measured"}
     if isinstance(op, Kernel):
         return _kernel(op)
     raise TypeError(f"operation {op.label!r} is of no known kind: {type(op).__name__}")

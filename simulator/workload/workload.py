@@ -72,8 +72,26 @@ class Workload:
         return (self.target_length or self.model.target_length) if self.model.encoder_layers else 0
 
     @property
+    def unit(self) -> str:
+        """What is counted per second: tokens, or images of a network of layers."""
+        return "image" if self.model.network else "token"
+
+    @property
+    def batch_words(self) -> str:
+        """The batch of a step in words.
+
+        >>> from simulator.workload.model import load_model
+        >>> Workload(model=load_model("resnet50"), sequence_length=1, global_batch_size=2048).batch_words
+        '2,048 images'
+        """
+        many = f"{self.global_batch_size:,}"
+        return f"{many} images" if self.model.network else f"{many} sequences of {self.sequence_length:,} tokens"
+
+    @property
     def tokens(self) -> int:
-        """Tokens per step, of both stacks of an encoder-decoder."""
+        """Tokens per step, of both stacks of an encoder-decoder; images of a network of layers."""
+        if self.model.network:
+            return self.global_batch_size
         return (self.sequence_length + self.decoder_length) * self.global_batch_size
 
     @property
@@ -87,8 +105,11 @@ class Workload:
         of packed documents attention counts inside each.
         Layers that carry a state count the products of their scan by chunks.
         Multi-token prediction modules count as layers with a head each.  A frozen weight has no gradient of its own: 4 FLOP, not 6.
+        Networks of layers count three times the products of their forward pass.
         """
         m, length = self.model, self.sequence_length
+        if m.network:
+            return 6.0 * self.global_batch_size * m.products
         if m.encoder_layers:
             return 6.0 * self.global_batch_size * self._encoder_decoder()
         score = float(m.heads * (m.head_dim + m.value_head_dim) * self.attended)

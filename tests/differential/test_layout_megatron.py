@@ -21,7 +21,7 @@ from simulator.workload.model import load_model
 from simulator.workload.workload import Workload
 from tests.lowered import graph_of
 
-DENSE = [name for name in names("models") if not load_model(name).experts]
+DENSE = [name for name in names("models") if not (load_model(name).experts or load_model(name).network)]
 Found = Counter[tuple[str, str, float]]
 """(direction, collective, bytes) -> how often."""
 

@@ -50,6 +50,7 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "projected distances": ("gopher_280b", {**SMALL, "hidden": 2048, "heads": 16, "kv_heads": 16, "ffn": 8192}),
     "adapters": ("llama3_8b", {**SMALL, "lora_rank": 8, "lora_dropout": True}),
     "adapters of experts, 4 bits": ("mixtral_8x7b", {**SMALL, "lora_rank": 8, "frozen_format": "nf4"}),
+    "convolutions": ("resnet50", {}),
 }
 GENERATIONS = (
     "p100_dgx1", "v100_dgx1", "t4_x4", "dgx_a100", "a40_x8", "g5_48xlarge", "rtx_4090_x4", "l40s_x8", "dgx_h100",
@@ -68,7 +69,7 @@ SCHEDULES = (
     "seq1f1b",
 )
 FACTORS: dict[str, tuple[Any, ...]] = {
-    "family": tuple(FAMILIES),
+    "family": tuple(name for name in FAMILIES if name != "convolutions"),  # they have no attention to choose
     "cluster": GENERATIONS,
     "nodes": (1, 2),
     "tensor_parallel": (1, 2, 4),
@@ -254,7 +255,7 @@ def test_cases_meet_every_pair() -> None:
 def fitting(model: Model, cluster: Cluster) -> tuple[Workload, Plan, Cluster]:
     """A plan for any model on any cluster: tensor parallel inside the node, a pipeline, experts dealt out."""
     node = cluster.node.gpus
-    shared = (model.heads, model.kv_heads, model.ffn, model.ssm_groups)
+    shared = (model.heads, model.kv_heads, model.ffn, model.ssm_groups)  # of a network of layers all 1
     tensor = max(t for t in (1, 2, 4, 8) if node % t == 0 and not any(n % t for n in shared))
     alone = cluster.network is None and cluster.spec.nodes_per_rack == 1
     cluster = cluster.resized(node if alone else node * 8)
@@ -262,7 +263,7 @@ def fitting(model: Model, cluster: Cluster) -> tuple[Workload, Plan, Cluster]:
     experts = math.gcd(model.experts, replicas) if model.experts else 1
     workload = Workload(
         model=model,
-        sequence_length=min(model.sequence_length, 4096) // 8 * 8,
+        sequence_length=model.sequence_length if model.network else min(model.sequence_length, 4096) // 8 * 8,
         global_batch_size=replicas,
         precision="bf16" if "bf16" in cluster.gpu.peak_flops else "fp16",
     )

@@ -51,6 +51,12 @@ VARIANTS: dict[str, list[list[str]]] = {
         ["cluster.name=mi300x_x8"],
         ['cluster.parts=[{nodes="0",gpus="0",clock=0.8}]'],
     ],
+    "resnet50_16xv100": [
+        ["workload.model=vgg16", "workload.precision=fp16"],
+        ["workload.model=densenet121", "plan.zero_stage=3"],
+        ["workload.model=inception_v3", "plan.recompute=full"],
+        ["plan.pipeline_parallel=4", "plan.microbatch_size=8"],
+    ],
     "gpt2_124m_2gpu": [["plan.bucket_size=1 MiB"], ["plan.overlap_gradients=false"], ["plan.attention=unfused"]],
 }
 Work = Callable[[], Any]

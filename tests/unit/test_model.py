@@ -44,7 +44,7 @@ def test_counts_are_those_of_the_published_weights(name: str, parameters: int) -
     assert parameters == load_model(name).parameters
 
 
-@pytest.mark.parametrize("name", names("models"))
+@pytest.mark.parametrize("name", [name for name in names("models") if not load_model(name).network])
 def test_graphs_hold_what_formulas_of_the_sizes_say(name: str) -> None:
     found = load_model(name)
     formula = ClosedForm(found)

@@ -20,6 +20,7 @@ DESCRIPTIVE = {"family", "parameters_published"}
 
 LLAMA, GPT, MOE, LATENT = "llama3_2_1b", "gpt2_355m", "mixtral_8x7b", "deepseek_v2_lite"
 BERT, VISION, T5, HYBRID, QWEN = "bert_large", "vit_l_16", "t5_large", "qwen3_next_80b_a3b", "qwen3_30b_a3b"
+RESNET = "resnet50"
 MAMBA = {"mixers": ("mamba2", "full"), "ssm_heads": 32, "ssm_head_dim": 64, "ssm_groups": 4, "ssm_state": 64}
 MAMBA |= {"conv_width": 4}
 GROUPS = {"expert_groups": 8, "groups_per_token": 2}
@@ -82,6 +83,7 @@ FIELDS: dict[str, tuple[str, dict[str, Any], Any, Any, dict[str, Any]]] = {
     "lora_modules": (LLAMA, {"lora_rank": 16}, ("query", "value"), ("up", "down"), {}),
     "lora_dropout": (LLAMA, {"lora_rank": 16}, False, True, {}),
     "frozen_format": (LLAMA, {"lora_rank": 16}, "", "nf4", {}),
+    "network": (RESNET, {}, None, None, {"microbatch_size": 4}),
 }
 """Field -> (a model, other fields, two values, settings of the plan); None: what belongs together changes together."""
 TOGETHER: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
@@ -89,6 +91,7 @@ TOGETHER: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {},
         {"attention": "standard", "kv_lora_rank": 0, "qk_nope_head_dim": 0, "qk_rope_head_dim": 0, "v_head_dim": 0},
     ),
+    "network": ({}, {"network": {**load_model(RESNET).model_dump()["network"], "image": (3, 256, 256)}}),
     "qk_nope_head_dim": ({}, {"qk_nope_head_dim": 64, "head_dim": 128}),
     "qk_rope_head_dim": ({}, {"qk_rope_head_dim": 32, "head_dim": 160}),
 }

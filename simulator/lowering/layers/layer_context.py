@@ -10,7 +10,7 @@ from simulator.lowering.layers.rows import Rows
 from simulator.lowering.resolve.expert_rules import Groups
 from simulator.partition.layout import Layout
 from simulator.partition.strategies.base import TENSOR
-from simulator.program.calls import Product
+from simulator.program.calls import Convolved, Product
 from simulator.program.program import COLLECTIVE
 from simulator.remembered import hashed_once
 from simulator.workload.graph import Dim, Kernel
@@ -189,8 +189,15 @@ class LayerContext:
     def product(
         self, rows: Rows, label: str, shape: tuple[int, int, int, int], order: str, phase: str, **more: Any
     ) -> int:
-        """Add a GEMM row; returns its index."""
+        """Add a GEMM row; returns its index.
+
+        Args:
+            more: `windows`: `shared` and `saved` of `calls.Convolved`; `narrow`, `accumulates`; else columns of the row.
+        """
         b, m, n, k = shape
+        windows = more.pop("windows", None)
+        shared = windows[0] if windows else 1.0
+        left, right = (m * k, k * n / shared) if order == "NT" else (m * k / shared, k * n)
         narrow = more.pop("narrow", False) and self.precision.quantises
         dtype, e = (self.precision.gemm, self.precision.quantised_element) if narrow else (self.dtype, self.e)
         out = 4.0 if more.pop("accumulates", False) else self.e
@@ -198,10 +205,10 @@ class LayerContext:
             label=label,
             work="gemm",
             shape=shape,
-            call=Product(order),
+            call=Convolved(order, *windows) if windows else Product(order),
             dtype=dtype,
             flops=2.0 * b * m * n * k,
-            read=b * (m * k + k * n) * e + (b * m * n * out if out != self.e else 0.0),
+            read=b * (left + right) * e + (b * m * n * out if out != self.e else 0.0),
             written=b * m * n * out,
             phase=phase,
             **more,

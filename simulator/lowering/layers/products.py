@@ -21,7 +21,7 @@ from simulator.lowering.layers.ring_scores import goes_round, round_backward, ro
 from simulator.lowering.layers.rows import Rows, fetch
 from simulator.units import BYTES_PER_ELEMENT, FP32
 from simulator.workload.blocks.experts import LAUNCHES_PER_EXPERT
-from simulator.workload.graph import Product
+from simulator.workload.graph import Convolution, Product
 from simulator.workload.operator import Operator
 
 __all__ = ["product_backward", "product_forward"]
@@ -60,7 +60,7 @@ def product_forward(ctx: LayerContext, rows: Rows, o: Operator, op: Product, pha
     for i, width in enumerate(() if panels else d.widths):
         ctx.move(rows, d.around.weights, _matrix(ctx, o, op, i), phase, f"{o.label} weight")
         each = (b, m, width, k)
-        row = ctx.product(rows, o.label, each, order, phase, launches=launches, narrow=narrow)
+        row = ctx.product(rows, o.label, each, order, phase, launches=launches, narrow=narrow, windows=_windows(op))
     if op.makes_scores:
         exchange_keys(ctx, rows, o, heads_held(ctx, o, op.inputs[1].dims), o.shape[3], phase, row)
     ctx.move(rows, d.around.sums, scattered, phase, o.label)
@@ -252,8 +252,11 @@ def _gradients(
     if piecewise:
         gathered = _gathered(ctx, o, op, o.shape[2])
         write_in_pieces(ctx, rows, name, (b, m, k, n), "NN", "backward", gathered, 0.0, part="input", narrow=narrow)
-    else:
-        dgrad = ctx.product(rows, name, (b, m, k, n), "NN", "backward", part="input", narrow=narrow, launches=launches)
+    elif not op.fixed:
+        into, windows = _into_input(op, shape)
+        dgrad = ctx.product(
+            rows, name, into, "NN", "backward", part="input", narrow=narrow, launches=launches, windows=windows
+        )
     if narrow:
         _rescale(ctx, rows, name, float(b * m * k), "input")
     if op.frozen:
@@ -272,6 +275,7 @@ def _gradients(
         accumulates=fused,
         narrow=narrow,
         launches=launches,
+        windows=_windows(op),
     )
     if narrow:
         _rescale(ctx, rows, f"{o.label} weight gradient", float(b * n * k), "weight")
@@ -288,6 +292,26 @@ def _gradients(
     if not fused:
         accumulate(ctx, rows, o.label, float(b * n * k), ctx.e, d.around.scatters)
     return wgrad
+
+
+def _windows(op: Product) -> tuple[float, float] | None:
+    """`shared` and `saved` of a convolution (see `calls.Convolved`); of one that reads every number once nothing: it is a product."""
+    return (op.shared, op.saved) if isinstance(op, Convolution) and op.shared != 1.0 else None
+
+
+def _into_input(
+    op: Product, shape: tuple[int, int, int, int]
+) -> tuple[tuple[int, int, int, int], tuple[float, float] | None]:
+    """The shape of an input gradient, and its windows: of the output's gradient, of which each number stands in as many as there are taps.
+
+    Of a convolution rows are positions of the input and columns its channels; the depth are the outputs that read a position, of which
+    none with a stride wider than the window (Dumoulin and Visin, arXiv 1603.07285, chapter 4).
+    """
+    b, m, n, k = shape
+    if not isinstance(op, Convolution):
+        return (b, m, k, n), None
+    read, windows = max(1.0, op.shared), (float(op.taps), op.saved) if op.taps > 1 else None
+    return (b, round(m * op.taps / read), k // op.taps, round(n * read)), windows
 
 
 def _slice_gradients(ctx: LayerContext, rows: Rows, o: Operator, shape: tuple[int, int, int]) -> None:

@@ -8,7 +8,8 @@ from simulator.lowering.layers.kernels import kernel_backward, kernel_forward
 from simulator.lowering.layers.layer_context import LayerContext
 from simulator.lowering.layers.products import product_backward, product_forward
 from simulator.lowering.layers.rows import Rows
-from simulator.workload.graph import Attention, Exchange, HostWait, Kernel, Product
+from simulator.program.calls import Timed
+from simulator.workload.graph import Attention, Exchange, HostWait, Kernel, Measured, Product
 from simulator.workload.operator import Operator
 
 __all__ = ["write_backward", "write_forward"]
@@ -25,6 +26,8 @@ def write_forward(ctx: LayerContext, rows: Rows, o: Operator, phase: str = "forw
             swap_rows(ctx, rows, o, op, phase, op.outward)
         case HostWait() as op:
             wait_for(ctx, rows, o, op, phase)
+        case Measured() as op:
+            _measured(ctx, rows, o, op.forward, phase)
         case Kernel() as op:
             kernel_forward(ctx, rows, o, op, phase)
 
@@ -38,5 +41,13 @@ def write_backward(ctx: LayerContext, rows: Rows, o: Operator) -> None:
             attention(ctx, rows, o, op, "backward")
         case Exchange() as op:
             swap_rows(ctx, rows, o, op, "backward", not op.outward)
+        case Measured() as op:
+            _measured(ctx, rows, o, op.backward, "backward")
         case Kernel() as op:
             kernel_backward(ctx, rows, o, op)
+
+
+def _measured(ctx: LayerContext, rows: Rows, o: Operator, seconds: float, phase: str) -> None:
+    """Write what takes as long as was measured."""
+    if seconds:
+        rows.add(label=o.label, work="measured", call=Timed(seconds), dtype=ctx.dtype, phase=phase)

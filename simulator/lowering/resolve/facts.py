@@ -24,6 +24,7 @@ from simulator.lowering.resolve.expert_rules import BY_MASKS, Groups, check_expe
 from simulator.lowering.resolve.head_rules import with_shared_heads
 from simulator.lowering.resolve.mesh_rules import check_mesh, with_tensor_mesh
 from simulator.lowering.resolve.model_rules import check_model
+from simulator.lowering.resolve.network_rules import check_network
 from simulator.lowering.resolve.offload_rules import check_adapters, check_offload
 from simulator.lowering.resolve.plan_rules import check_reduce_dtype
 from simulator.lowering.resolve.recompute_rules import resolve_recompute
@@ -265,6 +266,7 @@ def _check_actions(facts: Facts) -> None:
 RULES: tuple[Callable[[Facts], object], ...] = (
     lambda facts: facts.framework,
     lambda facts: facts.replicas,
+    lambda facts: check_network(facts.workload, facts.plan, facts.schedule),
     lambda facts: check_shapes(facts.workload, facts.plan),
     lambda facts: check_mesh(facts.workload, facts.plan),
     lambda facts: check_experts(facts.workload.model, facts.plan, facts.exchange),

@@ -55,7 +55,7 @@ def check_model(workload: Workload, plan: Plan, schedule: Schedule) -> None:
 def _skips_masked(model: Model) -> bool:
     """Whether some layers attend inside one stack of tokens, by a kernel that skips what is masked."""
     attends = {"full", "window", "chunk"} & set(model.layer_mixers) and model.positions != "transformer_xl"
-    return bool(attends) and model.architecture not in ("encoder_decoder", "vision")
+    return bool(attends) and model.architecture not in ("encoder_decoder", "vision", "network")
 
 
 def _check_states(workload: Workload, plan: Plan) -> None:
@@ -81,5 +81,9 @@ def _check_states(workload: Workload, plan: Plan) -> None:
 
 
 def _said(model: Model) -> str:
-    words = {"transformer": "a decoder with multi-token prediction", "vision": "an encoder of images"}
+    words = {
+        "transformer": "a decoder with multi-token prediction",
+        "vision": "an encoder of images",
+        "network": "a network of layers",
+    }
     return words.get(model.architecture, f"an {model.architecture.replace('_', '-')}")

@@ -33,7 +33,7 @@ def add_transfers(state: State) -> None:
     blocking = state.resolved.p2p == "blocking"
     for link in message_links(state):
         state.add_item(link)
-    if not state.build(_transfer, first, blocking):
+    if not state.build(_transfer, first, blocking, state.boundaries):
         resolved = state.resolved
         raise PlanError(
             "with blocking messages a rank goes on only when its neighbour has come to take what it sends, but under schedule "
@@ -45,25 +45,33 @@ def add_transfers(state: State) -> None:
 def message_links(state: State) -> tuple[Link, ...]:
     """Return what one message takes, for each of the pattern's links."""
     resolved = state.resolved
-    message = _message(state, max((c.input_bytes for k, c in state.costs.items() if k != "embedding"), default=0.0))
-    return _links(state.pattern.links, message, resolved.precision.compute, resolved.p2p == "blocking")
+    boundaries = state.boundaries
+    if boundaries:
+        sizes = tuple(_message(state, state.costs[chunk.kinds[0]].input_bytes) for chunk in state.chunks)
+    else:
+        largest = max((c.input_bytes for k, c in state.costs.items() if k != "embedding"), default=0.0)
+        sizes = (_message(state, largest),)
+    links = state.pattern.messages(boundaries).links
+    return _links(links, sizes, resolved.precision.compute, resolved.p2p == "blocking")
 
 
 @functools.lru_cache(maxsize=1024)
-def _links(pattern: tuple[tuple[int, int, float], ...], message: float, dtype: str, blocks: bool) -> tuple[Link, ...]:
+def _links(
+    pattern: tuple[tuple[int, int, float, int], ...], sizes: tuple[float, ...], dtype: str, blocks: bool
+) -> tuple[Link, ...]:
     return tuple(
         [
             Link(
                 name=f"activations {a} to {b}" if a < b else f"gradients {a} to {b}",
                 kind=TRANSFER,
-                message=message * fraction,
+                message=sizes[boundary] * fraction,
                 dtype=dtype,
                 group=("pp",),
                 pipeline_ranks=(a, b),
                 account="pp",
                 blocks=blocks,
             )
-            for a, b, fraction in pattern
+            for a, b, fraction, boundary in pattern
         ]
     )
 
@@ -76,15 +84,15 @@ def _message(state: State, activation: float) -> float:
     return activation
 
 
-def _transfer(rows: Structure, first: int, blocking: bool) -> bool:
+def _transfer(rows: Structure, first: int, blocking: bool, boundaries: tuple[int, ...]) -> bool:
     """Add the rows of messages, whose links are the items from `first` on, and what waits for them; returns whether every action gets
     its turn."""
-    messages = rows.pattern.messages
+    messages = rows.pattern.messages(boundaries)
     rows.wait(rows.first_row[messages.local_target], rows.last_row[messages.local_source])
     source, target = messages.source, messages.target
     if not len(source):
         return True
-    streams = [(rows.stream(a, f"pp>{b}"), rows.stream(b, f"pp<{a}")) for a, b, _ in messages.links]
+    streams = [(rows.stream(a, f"pp>{b}"), rows.stream(b, f"pp<{a}")) for a, b, *_ in messages.links]
     microbatch = rows.order.microbatch[source]
     sent = rows.add_rows(
         Batch(

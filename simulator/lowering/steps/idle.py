@@ -40,7 +40,7 @@ def idle_after(order: PipelineOrder, pattern: Pattern) -> NDArray[np.bool_]:
 
 def _times(order: PipelineOrder, pattern: Pattern) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Run every action when its rank is free and its inputs are there."""
-    messages = pattern.messages
+    messages = pattern.messages()
     sources = np.concatenate([messages.source, messages.local_source]).tolist()
     targets = np.concatenate([messages.target, messages.local_target]).tolist()
     feeds, waits = defaultdict(list), [0] * order.size

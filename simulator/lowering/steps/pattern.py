@@ -27,14 +27,14 @@ class Messages(NamedTuple):
     Args:
         source, target: [messages] the action that sends, the action that waits for it; sorted by source.
         link: [messages] index into `links`.
-        links: (sending rank, receiving rank, part of a whole microbatch's activations).
+        links: (sending rank, receiving rank, part of a whole microbatch's activations, chunk in front of which messages are as large).
         local_source, local_target: the same for neighbours on one rank, where nothing is sent.
     """
 
     source: Ints
     target: Ints
     link: Ints
-    links: tuple[tuple[int, int, float], ...]
+    links: tuple[tuple[int, int, float, int], ...]
     local_source: Ints
     local_target: Ints
 
@@ -44,6 +44,7 @@ class Pattern:
 
     def __init__(self, order: PipelineOrder, placement: Placement) -> None:
         self._order, self._placement = order, placement
+        self._messages: dict[tuple[int, ...], Messages] = {}
 
     @kept
     def rank(self) -> Ints:
@@ -56,15 +57,15 @@ class Pattern:
         """[actions] where each runs."""
         return self._placement.lane_of[self._order.microbatch].astype(np.int64)
 
-    @kept
-    def messages(self) -> Messages:
-        """Who sends what to whom."""
-        return _messages_of(self._order, self._placement, self.rank)
+    def messages(self, boundaries: tuple[int, ...] = ()) -> Messages:
+        """Return who sends what to whom.
 
-    @property
-    def links(self) -> tuple[tuple[int, int, float], ...]:
-        """As `Messages.links`."""
-        return self.messages.links
+        Args:
+            boundaries: as `State.boundaries`.
+        """
+        if boundaries not in self._messages:
+            self._messages[boundaries] = _messages_of(self._order, self._placement, self.rank, boundaries)
+        return self._messages[boundaries]
 
     @kept
     def last_backward(self) -> NDArray[np.bool_]:
@@ -77,7 +78,7 @@ class Pattern:
         return _extreme(self._order, self.lane, self._placement, (0,), last=False)
 
 
-def _messages_of(order: PipelineOrder, placement: Placement, rank: Ints) -> Messages:
+def _messages_of(order: PipelineOrder, placement: Placement, rank: Ints, boundaries: tuple[int, ...]) -> Messages:
     source, target, share = _messages(order, placement.rank_of.shape[1])
     here, there = rank[source], rank[target]
     remote = here != there
@@ -86,13 +87,13 @@ def _messages_of(order: PipelineOrder, placement: Placement, rank: Ints) -> Mess
         np.unique(share[remote], return_inverse=True) if remote.any() else (np.ones(1), np.zeros(0, np.int64))
     )
     code = (here[remote] * ranks + there[remote]) * len(fractions) + which
+    if boundaries:  # a message goes through the one in front of the later of its two chunks
+        crossed = np.maximum(order.chunk[source], order.chunk[target])[remote].astype(np.int64)
+        code = code * len(boundaries) + np.array(boundaries)[crossed]
     present = np.flatnonzero(np.bincount(code, minlength=1)) if len(code) else np.zeros(0, np.int64)
     lookup = np.zeros(int(code.max()) + 1 if len(code) else 1, np.int64)
     lookup[present] = np.arange(len(present))
-    links = tuple(
-        (int(c) // len(fractions) // ranks, int(c) // len(fractions) % ranks, float(fractions[int(c) % len(fractions)]))
-        for c in present
-    )
+    links = tuple(_link(int(c), ranks, fractions, max(1, len(boundaries))) for c in present)
     return Messages(
         source=source[remote],
         target=target[remote],
@@ -101,6 +102,13 @@ def _messages_of(order: PipelineOrder, placement: Placement, rank: Ints) -> Mess
         local_source=source[~remote],
         local_target=target[~remote],
     )
+
+
+def _link(code: int, ranks: int, fractions: NDArray[np.float64], boundaries: int) -> tuple[int, int, float, int]:
+    """What a number of a link says."""
+    code, boundary = divmod(code, boundaries)
+    pair, which = divmod(code, len(fractions))
+    return pair // ranks, pair % ranks, float(fractions[which]), boundary
 
 
 def _extreme(

@@ -37,6 +37,9 @@ class State:
     scaled_costs: Callable[[int, int, int, float], dict[str, LayerCost]]
     """(count, part, parts, weight) of an action -> costs of its layers, where it is not one whole microbatch."""
 
+    boundaries: tuple[int, ...] = ()
+    """Per chunk, the first one in front of which messages are as large as in front of it; () = all are."""
+
     items: list[Segment | FusedSegment | Link] = field(default_factory=list)
     blocks: list[Block] = field(default_factory=list)
     effects: dict[tuple[Tensor, ...], int] = field(default_factory=dict)

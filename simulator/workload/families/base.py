@@ -23,6 +23,8 @@ class ModelFamily(abc.ABC):
 
     name: str
     source: str
+    like_boundaries = True
+    """Whether messages between pipeline ranks are all as large as the largest, as codes with one buffer for all have them."""
 
     @abc.abstractmethod
     def build(self, g: LayerBuilder, kind: str) -> Tensor:

@@ -1,0 +1,187 @@
+"""What layers or operators cost, as a graph: times and bytes that were measured somewhere, without shapes.
+
+    CostNode   an operator: seconds of its forward and of its backward, bytes of its output, of its weights and in memory
+    CostEdge   who reads whose output
+    CostGraph  both, in the order of the file, and the machine that the file describes, if it does
+
+Planners of placements and of pipelines take it, and so may a workload whose layers were measured.  Profiles of other programs are read by
+`importers.cost_graphs`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+
+from simulator.errors import SpecError
+
+__all__ = ["CostEdge", "CostGraph", "CostNode", "Machine"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CostNode:
+    """One operator, on one device.
+
+    Args:
+        name: unique in its graph.
+        kind: what it does, in the words of its file.
+        forward, backward: s on a device, of one minibatch.
+        activation: B of its output.
+        parameters: B of its weights.
+        memory: B that stand on the device that has it.
+        host: s on a host in place of a device, both directions together; infinite = not there.
+        device: whether it may run on a device.
+        belongs_to: nodes with one number lie on one device; None = free.
+        passes_back: whether the node is itself a part of the backward pass (its time stands in `backward`).
+    """
+
+    name: str
+    kind: str = ""
+    forward: float = 0.0
+    backward: float = 0.0
+    activation: float = 0.0
+    parameters: float = 0.0
+    memory: float = 0.0
+    host: float = math.inf
+    device: bool = True
+    belongs_to: int | None = None
+    passes_back: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CostEdge:
+    """An output that is read.
+
+    Args:
+        source, target: numbers of nodes in the graph.
+        bytes: B that move when the two lie apart.
+        seconds: what moving them takes, where the file says so.
+    """
+
+    source: int
+    target: int
+    bytes: float = 0.0
+    seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """What a graph's file says of the machine.
+
+    Args:
+        devices, hosts: how many.
+        memory: B of a device.
+    """
+
+    devices: int
+    hosts: int
+    memory: float
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class CostGraph:
+    """Operators and who reads whose output.
+
+    Args:
+        name: for people.
+        nodes: in the order of the file.
+        edges: as the file has them.
+        machine: None where the file says nothing of it.
+
+    Raises:
+        SpecError: two nodes bear one name, a number is negative or no number, an edge meets no node, or edges make a circle.
+
+    >>> a, b = CostNode(name="a", forward=1.0, backward=2.0, activation=8.0), CostNode(name="b", forward=3.0, parameters=4.0)
+    >>> graph = CostGraph(name="two", nodes=(a, b), edges=(CostEdge(source=0, target=1, bytes=8.0),))
+    >>> graph.forward, graph.backward, graph.parameters, graph.order
+    (4.0, 2.0, 4.0, (0, 1))
+    """
+
+    name: str
+    nodes: tuple[CostNode, ...]
+    edges: tuple[CostEdge, ...]
+    machine: Machine | None = None
+
+    def __post_init__(self) -> None:
+        seen: set[str] = set()
+        for node in self.nodes:
+            if node.name in seen:
+                raise SpecError(f"graph {self.name!r}: names of nodes are unique, but two are called {node.name!r}")
+            seen.add(node.name)
+            for what in ("forward", "backward", "activation", "parameters", "memory", "host"):
+                value = getattr(node, what)
+                if not value >= 0 or (math.isinf(value) and what != "host"):
+                    raise SpecError(f"graph {self.name!r}: {what} of node {node.name!r} is 0 or more, got {value:g}")
+        for edge in self.edges:
+            if not (0 <= edge.source < len(self.nodes) and 0 <= edge.target < len(self.nodes)):
+                raise SpecError(
+                    f"graph {self.name!r}: an edge joins nodes 0 to {len(self.nodes) - 1}, got {edge.source} -> {edge.target}"
+                )
+        if len(self.order) < len(self.nodes):
+            stuck = sorted(set(range(len(self.nodes))) - set(self.order))
+            raise SpecError(
+                f"graph {self.name!r}: outputs are read by later nodes only, but {self.nodes[stuck[0]].name!r} waits for itself"
+            )
+
+    @property
+    def forward(self) -> float:
+        """Seconds of all forwards."""
+        return math.fsum(node.forward for node in self.nodes)
+
+    @property
+    def backward(self) -> float:
+        """Seconds of all backwards."""
+        return math.fsum(node.backward for node in self.nodes)
+
+    @property
+    def parameters(self) -> float:
+        """Bytes of all weights."""
+        return math.fsum(node.parameters for node in self.nodes)
+
+    @cached_property
+    def readers(self) -> tuple[tuple[int, ...], ...]:
+        """Per node: who reads its output, in the order of the edges."""
+        out: list[list[int]] = [[] for _ in self.nodes]
+        for edge in self.edges:
+            out[edge.source].append(edge.target)
+        return tuple(map(tuple, out))
+
+    @cached_property
+    def sources(self) -> tuple[tuple[int, ...], ...]:
+        """Per node: whose outputs it reads, in the order of the edges."""
+        into: list[list[int]] = [[] for _ in self.nodes]
+        for edge in self.edges:
+            into[edge.target].append(edge.source)
+        return tuple(map(tuple, into))
+
+    @cached_property
+    def order(self) -> tuple[int, ...]:
+        """Numbers of the nodes, each behind those whose outputs it reads (Kahn 1962); without those that wait for themselves."""
+        waits = [len(sources) for sources in self.sources]
+        ready = deque(number for number, count in enumerate(waits) if not count)
+        found = []
+        while ready:
+            found.append(node := ready.popleft())
+            for reader in self.readers[node]:
+                waits[reader] -= 1
+                if not waits[reader]:
+                    ready.append(reader)
+        return tuple(found)
+
+    def without(self, numbers: Iterable[int]) -> CostGraph:
+        """Return the graph without some nodes and the edges at them."""
+        gone = set(numbers)
+        new = {old: place for place, old in enumerate(n for n in range(len(self.nodes)) if n not in gone)}
+        return CostGraph(
+            name=self.name,
+            nodes=tuple(self.nodes[old] for old in new),
+            edges=tuple(
+                CostEdge(source=new[e.source], target=new[e.target], bytes=e.bytes, seconds=e.seconds)
+                for e in self.edges
+                if e.source in new and e.target in new
+            ),
+            machine=self.machine,
+        )
