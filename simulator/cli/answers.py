@@ -204,8 +204,8 @@ ANSWERS = {
     "plan": AnswerSchema(
         "dtsim plan",
         {
-            "graph": Key("text", "its name"),
-            "problem": Key("text", "what was planned: placement, pipeline"),
+            "graph": Key("text", "its name, or a model's"),
+            "problem": Key("text", "what was planned: placement, pipeline, layout"),
             "objective": Key("text", "what the cost is"),
             "unit": Key("text", "of costs and bounds"),
             "lower_bound": Key("number", "no plan costs less; 0 = not known"),

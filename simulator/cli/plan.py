@@ -15,11 +15,18 @@ __all__ = ["command"]
 def command(
     graph: Annotated[
         str,
-        typer.Argument(metavar="GRAPH", help="A graph of costs (workloads/graphs), or a file as these are."),
+        typer.Argument(
+            metavar="GRAPH|MODEL",
+            help="A graph of costs (workloads/graphs), or a file as these are; of a layout a model.",
+        ),
     ],
     problem: Annotated[
         str,
-        typer.Option("--problem", metavar="P", help="placement: operators on devices; pipeline: stages with replicas."),
+        typer.Option(
+            "--problem",
+            metavar="P",
+            help="placement: operators on devices; pipeline: stages with replicas; layout: a layer on a mesh.",
+        ),
     ] = "placement",
     planner: Annotated[
         str, typer.Option("--planner", metavar="NAME,NAME", help="One or several; all: each that solves the problem.")
@@ -38,11 +45,15 @@ def command(
         int | None, typer.Option("--hosts", metavar="N", help="Processors that take operators, too (placement).")
     ] = None,
     memory: Annotated[
-        str | None, typer.Option("--memory", metavar="M", help="Of a device, such as '16 GB' (placement).")
+        str | None, typer.Option("--memory", metavar="M", help="Of a device, such as '16 GB' (placement, layout).")
     ] = None,
     transfers: Annotated[
         bool, typer.Option("--transfers/--no-transfers", help="Messages between stages bound the pace (pipeline).")
     ] = True,
+    mesh: Annotated[
+        str | None, typer.Option("--mesh", metavar="NAME=N,NAME=N", help="Axes and their ranks (layout).")
+    ] = None,
+    batch: Annotated[int | None, typer.Option("--batch", metavar="N", help="Sequences, default 1 (layout).")] = None,
     seconds: Annotated[float, typer.Option("--seconds", metavar="S", help="For each planner.")] = 60.0,
     seed: Annotated[int, typer.Option("--seed", metavar="S", help="Of planners that draw.")] = 0,
     plot: Annotated[
@@ -51,7 +62,7 @@ def command(
     force: ForceOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Let published planners place or cut a graph of costs, and say how far each is from the best."""
+    """Let published planners place or cut a graph of costs, or divide a layer, and say how far each is from the best."""
     from simulator.planners.base import Budget
     from simulator.report.save_picture import check_picture
     from simulator.studies.planning import Asked, chosen_planners, make_problem, plan
@@ -64,6 +75,8 @@ def command(
         hosts=hosts,
         memory=None if memory is None else quantity("--memory", memory, "B"),
         transfers=transfers,
+        mesh=mesh,
+        batch=batch,
     )
     the_problem = make_problem(problem, graph, asked)
     planned = plan(

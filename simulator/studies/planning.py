@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, fields
 from typing import Any
 
 from simulator.errors import PlanError, SpecError, UnknownNameError
 from simulator.importers.cost_graphs import read_cost_graph
+from simulator.partition.words import read_mesh
 from simulator.planners import PLANNERS
 from simulator.planners.base import Budget, Found, Planner, Problem
+from simulator.planners.problems.layouts import Layouts, make_layouts
 from simulator.planners.problems.pipeline import Level, Pipeline, make_pipeline
 from simulator.planners.problems.placement import Placement, make_placement
 from simulator.report.table import Section, Table, percent
+from simulator.studies.layout_figures import model_blocks
+from simulator.studies.layout_question import model_named
 from simulator.units import show
 
 __all__ = ["ALL", "Asked", "Planned", "chosen_planners", "make_problem", "plan"]
@@ -30,6 +36,8 @@ class Asked:
         hosts: how many.
         memory: B of a device.
         transfers: whether messages between stages count.
+        mesh: axes and their ranks, such as "tensor=8".
+        batch: sequences.
     """
 
     devices: tuple[int, ...] = ()
@@ -37,6 +45,8 @@ class Asked:
     hosts: int | None = None
     memory: float | None = None
     transfers: bool = True
+    mesh: str | None = None
+    batch: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -137,44 +147,81 @@ _NOTES = (
 )
 
 
-def make_problem(name: str, graph: str, asked: Asked) -> Problem[Any]:
+def make_problem(name: str, of: str, asked: Asked) -> Problem[Any]:
     """Return the problem that a user names.
 
     Args:
-        name: `placement` or `pipeline`.
-        graph: a file of costs, or a name of `workloads/graphs`.
+        name: `placement`, `pipeline` or `layout`.
+        of: a file of costs or a name of `workloads/graphs`; of a layout a model.
 
     Raises:
         SpecError: what is said of the machine has no meaning for the problem, or lacks.
         UnknownNameError: no such problem.
     """
-    if name not in (Placement.name, Pipeline.name):
-        raise UnknownNameError("problem", name[:100], (Placement.name, Pipeline.name))
-    costs = read_cost_graph(graph)
-    if name == Placement.name:
-        if len(asked.devices) > 1 or len(asked.bandwidths) > 1 or not asked.transfers:
-            raise SpecError(
-                "a placement has devices of one kind that reach each other alike, and moves always count: --devices N, --bandwidth B. "
-                "Way out: --problem pipeline for levels of a network"
-            )
-        return make_placement(
-            costs,
-            devices=asked.devices[0] if asked.devices else None,
-            hosts=asked.hosts,
-            memory=asked.memory,
-            bandwidth=asked.bandwidths[0] if asked.bandwidths else None,
-        )
-    if asked.hosts is not None or asked.memory is not None:
+    if name not in _MAKERS:
+        raise UnknownNameError("problem", name[:100], _MAKERS)
+    known, make = _MAKERS[name]
+    given = {field.name for field in fields(asked) if getattr(asked, field.name) != field.default}
+    idle = sorted(_OPTIONS[field] for field in given - known)
+    if idle:
+        takes = ", ".join(_OPTIONS[field] for field in _OPTIONS if field in known)
+        raise SpecError(f"a {name} is asked with {takes}; {' and '.join(idle)} would have no effect: leave it out")
+    return make(of, asked)
+
+
+def _placement(of: str, asked: Asked) -> Placement:
+    if len(asked.devices) > 1 or len(asked.bandwidths) > 1:
         raise SpecError(
-            "a pipeline of replicated stages has neither hosts nor a limit of memory: leave --hosts and --memory out"
+            "a placement has devices of one kind that reach each other alike: --devices N, --bandwidth B. "
+            "Way out: --problem pipeline for levels of a network"
         )
+    return make_placement(
+        read_cost_graph(of),
+        devices=asked.devices[0] if asked.devices else None,
+        hosts=asked.hosts,
+        memory=asked.memory,
+        bandwidth=asked.bandwidths[0] if asked.bandwidths else None,
+    )
+
+
+def _pipeline(of: str, asked: Asked) -> Pipeline:
     if not asked.devices or len(asked.devices) != len(asked.bandwidths):
         raise SpecError(
             "a pipeline needs how many meet at each level of the network, and at which bandwidth, the lowest level first, got "
             f"{len(asked.devices)} and {len(asked.bandwidths)} levels. Way out: --devices 4,4 --bandwidth '1 GB/s,1.25 GB/s'"
         )
     levels = tuple(Level(*pair) for pair in zip(asked.devices, asked.bandwidths, strict=True))
-    return make_pipeline(costs, levels, asked.transfers)
+    return make_pipeline(read_cost_graph(of), levels, asked.transfers)
+
+
+def _layout(of: str, asked: Asked) -> Layouts:
+    """The kind of layer that a model has most of."""
+    model = model_named(of)
+    if asked.mesh is None:
+        raise SpecError("a layout needs a mesh of axes and their ranks. Way out: --mesh tensor=8")
+    batch = 1 if asked.batch is None else asked.batch
+    if batch < 1:
+        raise SpecError(f"--batch is 1 sequence or more, got {batch}")
+    blocks = model_blocks(model, batch, model.sequence_length, model.vocabulary)
+    graph = max(blocks, key=lambda block: block.count).graph
+    return make_layouts(graph, read_mesh(asked.mesh), math.inf if asked.memory is None else asked.memory)
+
+
+_MAKERS: dict[str, tuple[frozenset[str], Callable[[str, Asked], Problem[Any]]]] = {
+    Placement.name: (frozenset(("devices", "bandwidths", "hosts", "memory")), _placement),
+    Pipeline.name: (frozenset(("devices", "bandwidths", "transfers")), _pipeline),
+    Layouts.name: (frozenset(("mesh", "batch", "memory")), _layout),
+}
+"""Problem -> what may be said of it, and who makes it."""
+_OPTIONS = {
+    "devices": "--devices",
+    "bandwidths": "--bandwidth",
+    "hosts": "--hosts",
+    "memory": "--memory",
+    "transfers": "--no-transfers",
+    "mesh": "--mesh",
+    "batch": "--batch",
+}
 
 
 def chosen_planners(names: list[str], problem: Problem[Any]) -> list[Planner[Any]]:
@@ -212,5 +259,5 @@ def plan(graph: str, problem: Problem[Any], planners: list[Planner[Any]], budget
                 raise
             failed.append((planner.name, str(error)))
     if not found:
-        raise PlanError("; ".join(f"{name}: {why}" for name, why in failed))
+        raise PlanError(f"none of {len(failed)} planners found a plan. The first: {failed[0][1]}")
     return Planned(graph=graph, problem=problem, found=tuple(found), failed=tuple(failed))

@@ -14,11 +14,12 @@ import numpy as np
 
 from simulator.errors import PlanError
 from simulator.planners.base import Planner, Problem
+from simulator.planners.problems.layouts import Layouts
 from simulator.planners.problems.pipeline import Level, Pipeline, make_pipeline
 from simulator.planners.problems.placement import Placement, make_placement
 from simulator.workload.cost_graph import CostEdge, CostGraph, CostNode, Machine
 
-__all__ = ["SMALL_PROBLEMS", "PlannerContract", "small_graph", "small_pipeline"]
+__all__ = ["SMALL_PROBLEMS", "PlannerContract", "small_graph", "small_layouts", "small_pipeline"]
 
 _CLOSE = 1e-9
 
@@ -69,9 +70,26 @@ def small_pipeline(seed: int) -> Pipeline:
     return make_pipeline(graph, levels, transfers=bool(seed % 3))
 
 
+def small_layouts(seed: int) -> Layouts:
+    """Return choices of some operations, with a limit of memory every other time, drawn at random."""
+    random = np.random.default_rng(seed)
+    sizes = random.integers(1, 4, int(random.integers(2, 6))).tolist()
+    pairs = [(a, b) for a in range(len(sizes)) for b in range(a + 1, len(sizes)) if random.random() < 0.6]
+    held = tuple(random.uniform(0, 9, size) for size in sizes)
+    return Layouts(
+        names=tuple(f"op {number}" for number in range(len(sizes))),
+        labels=tuple(tuple((str(choice),) for choice in range(size)) for size in sizes),
+        costs=tuple(random.integers(0, 9, size).astype(float) for size in sizes),
+        held=held,
+        edges={(a, b): random.integers(0, 9, (sizes[a], sizes[b])).astype(float) for a, b in pairs},
+        memory=math.inf if seed % 2 else float(sum(one.mean() for one in held)),
+    )
+
+
 SMALL_PROBLEMS: dict[type[Problem[Any]], Callable[[int], Problem[Any]]] = {
     Placement: lambda seed: make_placement(small_graph(seed)),
     Pipeline: small_pipeline,
+    Layouts: small_layouts,
 }
 """Kind of problem -> a small one by its seed."""
 
