@@ -102,6 +102,15 @@ def test_a_chain_finds_the_best_layout_of_a_layer_within_a_tenth() -> None:
         assert PLANNERS.get("mcmc").solve(problem).cost <= 1.1 * best
 
 
+@pytest.mark.parametrize(("model", "batch"), [("gpt2_124m", 2), ("llama3_8b", 1), ("t5_11b", 1)])
+def test_a_tree_search_with_propagation_finds_the_best_in_some_dozens_of_layouts(model: str, batch: int) -> None:
+    """Automap: columns, then rows, with the four sums of a layer (`test_few_tokens_are_divided_as_megatron_does`)."""
+    problem = layer(model, batch, (("on", 4),))
+    found = PLANNERS.get("tree_search").solve(problem)
+    assert found.cost == PLANNERS.get("elimination").solve(problem).cost
+    assert found.history[-1][0] <= 50
+
+
 def test_layers_with_experts_are_refused() -> None:
     one = load_model("mixtral_8x7b")
     graph = model_blocks(one, 1, one.sequence_length, one.vocabulary)[1].graph
