@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["AnswerSchema", "Key"]
+from simulator.report.schema import SCHEMA_VERSION
+
+__all__ = ["EVERYWHERE", "AnswerSchema", "Key"]
 
 _TYPES: dict[str, dict[str, Any]] = {
     "number": {"type": "number"},
@@ -49,3 +51,15 @@ class AnswerSchema:
 
     command: str
     keys: Mapping[str, Key]
+
+
+EVERYWHERE = {
+    "schema_version": Key("whole", f"{SCHEMA_VERSION}: the meaning of the keys; added keys do not change it"),
+    "kind": Key(
+        "text", "what answer it is; where a verb asks for a kind (collective, measure, list, show, validate), that one"
+    ),
+    "provenance": Key(
+        "table", "what it rests on: `version` always, then cluster, gpu, engine, calibrations, assumptions, ..."
+    ),
+}
+"""Keys of all answers."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from simulator.cli.answer_schema import AnswerSchema, Key
+from simulator.cli.answer_schema import EVERYWHERE, AnswerSchema, Key
 from simulator.report.schema import SCHEMA_VERSION
 
 __all__ = ["ANSWERS", "EVERYWHERE", "SCHEMA_VERSION", "AnswerSchema", "Key", "json_schema", "misfits"]
@@ -17,17 +17,6 @@ __all__ = ["ANSWERS", "EVERYWHERE", "SCHEMA_VERSION", "AnswerSchema", "Key", "js
 def _more(type_: str, doc: str) -> Key:
     return Key(type_, doc, always=False)
 
-
-EVERYWHERE = {
-    "schema_version": Key("whole", f"{SCHEMA_VERSION}: the meaning of the keys; added keys do not change it"),
-    "kind": Key(
-        "text", "what answer it is; where a verb asks for a kind (collective, measure, list, show, validate), that one"
-    ),
-    "provenance": Key(
-        "table", "what it rests on: `version` always, then cluster, gpu, engine, calibrations, assumptions, ..."
-    ),
-}
-"""Keys of all answers."""
 
 _TIME = Key("table", "`value`, and `low` and `high` of the 80 % band [s]")
 _BREAKDOWN = Key("table", "seconds by account, mean over ranks; they sum to the step")
@@ -219,6 +208,21 @@ ANSWERS = {
             "advice": Key("list", "families that a prediction cannot tell from the quickest, quickest first"),
             "families": Key("list", "per family: its best plan, whether that is proven, and what decided"),
             "crossings": Key("list", "pairs of families, and the network at which they change places"),
+        },
+    ),
+    "plan": AnswerSchema(
+        "dtsim plan",
+        {
+            "graph": Key("text", "its name, or a model's"),
+            "problem": Key("text", "what was planned: placement, pipeline, layout"),
+            "objective": Key("text", "what the cost is"),
+            "unit": Key("text", "of costs and bounds"),
+            "lower_bound": Key("number", "no plan costs less; 0 = not known"),
+            "best": Key("text", "planner of the cheapest plan"),
+            "planners": Key(
+                "list", "per planner: cost, gap, evaluations, seconds, `best_of` what it proves, history, plan"
+            ),
+            "failed": Key("list", "planners that found nothing, and why"),
         },
     ),
     "sweep": AnswerSchema(

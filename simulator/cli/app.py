@@ -43,6 +43,7 @@ VERBS = {
     "compare": "Put schedules, ZeRO stages or any setting side by side.",
     "collective": "Time one collective on a cluster.",
     "layout": "Derive the collectives of tensors laid on a mesh, by hand or by propagation.",
+    "plan": "Let published planners place or cut a graph of costs, or divide a layer; each with its gap.",
     "calibrate": "Fit a cost model to measurements and write a profile.",
     "measure": "Measure this machine; writes what calibrate reads.",
     "validate": "Predict a table of measured runs and show the errors.",

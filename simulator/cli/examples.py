@@ -27,6 +27,11 @@ EXAMPLES = {
         "dtsim fit llama3_8b --cluster dgx_h100 --fewest gpus",
         "dtsim fit llama3_8b --cluster h100_x8 --largest sequence --fix plan.recompute=full",
     ),
+    "plan": (
+        "dtsim plan bert24_training --planner ideals,local_search --plot planners.png",
+        "dtsim plan gpt2_124m --problem layout --mesh tensor=8 --batch 2",
+        "dtsim plan vgg16 --problem pipeline --devices 4,4 --bandwidth '1 GB/s,1.25 GB/s'",
+    ),
     "advise": ("dtsim advise --model gpt3_13b --cluster dgx_a100",),
     "sweep": (
         "dtsim sweep study.toml -o study.parquet --plot study.png",

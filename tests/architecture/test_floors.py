@@ -23,7 +23,7 @@ FLOORS = (
     ("collectives", "partition"),
     ("lowering", "job"),
     ("engine", "costs", "report"),
-    ("simulation", "calibration", "importers", "energy", "capture"),
+    ("simulation", "calibration", "importers", "energy", "capture", "planners"),
     ("search",),
     ("studies", "probes"),
     ("accuracy",),

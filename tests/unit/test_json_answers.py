@@ -30,6 +30,7 @@ ASKED = {
     "search": [(JOB, "--range", "zero_stage=0,1")],
     "fit": [("llama3_8b", "--cluster", "h100_x8", "--largest", "batch", "--range", "zero_stage=0,3")],
     "advise": [("--model", "gpt2_124m", "--cluster", "rtx_5090_x1")],
+    "plan": [("bert24_training", "--planner", "ideals,local_search")],
     "goodput": [("llama3_405b_16384xh100", "--days", "3", "--samples", "10", "--no-levers")],
     "collective": [("all_reduce", "--size", "1MiB", "--cluster", "dgx_h100", "--ranks", "8")],
     "layout": [

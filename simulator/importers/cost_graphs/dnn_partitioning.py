@@ -40,7 +40,7 @@ class DnnPartitioningGraph(GraphReader):
         if not isinstance(data, dict):
             raise SpecError(f"{place}: expected one JSON object")
         numbers: dict[int, int] = {}
-        nodes = []
+        nodes: list[CostNode] = []
         for entry in _entries(data, "nodes", place):
             where = f"{place}: nodes[{len(nodes)}]"
             identity = _whole(entry, "id", where)
@@ -48,7 +48,7 @@ class DnnPartitioningGraph(GraphReader):
                 raise SpecError(f"{where}: ids are unique, but {identity} stands twice")
             numbers[identity] = len(nodes)
             nodes.append(_node(entry, identity, where))
-        edges = []
+        edges: list[CostEdge] = []
         for entry in _entries(data, "edges", place):
             where = f"{place}: edges[{len(edges)}]"
             ends = [_whole(entry, key, where) for key in ("sourceId", "destId")]

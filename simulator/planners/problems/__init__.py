@@ -1,0 +1,1 @@
+"""What planners solve, one kind of problem per file."""

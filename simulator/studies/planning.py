@@ -1,0 +1,263 @@
+"""The answer of `dtsim plan`: one problem, one planner or all that solve it, and how far each is from the best."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import Any
+
+from simulator.errors import PlanError, SpecError, UnknownNameError
+from simulator.importers.cost_graphs import read_cost_graph
+from simulator.partition.words import read_mesh
+from simulator.planners import PLANNERS
+from simulator.planners.base import Budget, Found, Planner, Problem
+from simulator.planners.problems.layouts import Layouts, make_layouts
+from simulator.planners.problems.pipeline import Level, Pipeline, make_pipeline
+from simulator.planners.problems.placement import Placement, make_placement
+from simulator.report.table import Section, Table, percent
+from simulator.studies.layout_figures import model_blocks
+from simulator.studies.layout_question import model_named
+from simulator.units import show
+
+__all__ = ["ALL", "Asked", "Planned", "chosen_planners", "make_problem", "plan"]
+
+ALL = "all"
+"""Every planner that solves the problem, but for those that try all plans."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What a user says of the machine.
+
+    Args:
+        devices: how many, per level of the network, the lowest first.
+        bandwidths: B/s of each.
+        hosts: how many.
+        memory: B of a device.
+        transfers: whether messages between stages count.
+        mesh: axes and their ranks, such as "tensor=8".
+        batch: sequences.
+    """
+
+    devices: tuple[int, ...] = ()
+    bandwidths: tuple[float, ...] = ()
+    hosts: int | None = None
+    memory: float | None = None
+    transfers: bool = True
+    mesh: str | None = None
+    batch: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Planned:
+    """What planners found.
+
+    Args:
+        graph: its name.
+        problem: that was solved.
+        found: the answers, in the order of the planners asked.
+        failed: planner -> why it found nothing.
+    """
+
+    graph: str
+    problem: Problem[Any]
+    found: tuple[Found[Any], ...]
+    failed: tuple[tuple[str, str], ...]
+
+    @property
+    def lower_bound(self) -> float:
+        """The highest bound that anyone proved."""
+        return max(one.lower_bound for one in self.found)
+
+    @property
+    def best(self) -> Found[Any]:
+        """The cheapest answer; the first of equals."""
+        return min(self.found, key=lambda one: one.cost)
+
+    def gap(self, found: Found[Any]) -> float | None:
+        """How far an answer may be above the best plan there is, as a part of it; None without a bound."""
+        return max(0.0, found.cost / self.lower_bound - 1.0) if self.lower_bound > 0 else None
+
+    def sections(self) -> list[Section]:
+        """Return the answer to read."""
+        unit = self.problem.unit
+        rows = []
+        for one in self.found:
+            gap = self.gap(one)
+            rows.append(
+                (
+                    one.planner,
+                    f"{show(one.cost, unit)}{' *' if one is self.best and len(self.found) > 1 else ''}",
+                    "no bound" if gap is None else percent(gap, 1),
+                    f"{one.evaluations:,}",
+                    show(one.seconds, "s"),
+                    f"best of {one.best_of}" if one.best_of else "",
+                )
+            )
+        rows += [(name, "", "", "", "", reason) for name, reason in self.failed]
+        table = Table(
+            headings=("planner", self.problem.objective, "gap", "evaluations", "seconds", "proves"),
+            rows=tuple(rows),
+            left=(0, 5),
+        )
+        bound = f"no plan below {show(self.lower_bound, unit)}" if self.lower_bound > 0 else "no bound is known"
+        return [
+            Section(
+                title=f"{self.graph}: {self.problem.name}",
+                lines=(bound,),
+                table=table,
+                below=_NOTES[len(self.found) > 1],
+            ),
+            self.problem.described(self.best.plan),
+        ]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the answer of `dtsim plan --json`."""
+        return {
+            "graph": self.graph,
+            "problem": self.problem.name,
+            "objective": self.problem.objective,
+            "unit": self.problem.unit,
+            "lower_bound": self.lower_bound,
+            "best": self.best.planner,
+            "planners": [
+                {
+                    "planner": one.planner,
+                    "source": PLANNERS.get(one.planner).source,
+                    "cost": one.cost,
+                    "gap": self.gap(one),
+                    "evaluations": one.evaluations,
+                    "seconds": one.seconds,
+                    "best_of": one.best_of,
+                    "history": [
+                        {"evaluations": count, "seconds": seconds, "cost": cost} for count, seconds, cost in one.history
+                    ],
+                    "plan": self.problem.to_dict(one.plan),
+                }
+                for one in self.found
+            ],
+            "failed": [{"planner": name, "why": why} for name, why in self.failed],
+        }
+
+
+_NOTES = (
+    ("gap: how far it may be above the best plan there is",),
+    ("gap: how far it may be above the best plan there is; * the cheapest, shown below",),
+)
+
+
+def make_problem(name: str, of: str, asked: Asked) -> Problem[Any]:
+    """Return the problem that a user names.
+
+    Args:
+        name: `placement`, `pipeline` or `layout`.
+        of: a file of costs or a name of `workloads/graphs`; of a layout a model.
+
+    Raises:
+        SpecError: what is said of the machine has no meaning for the problem, or lacks.
+        UnknownNameError: no such problem.
+    """
+    if name not in _MAKERS:
+        raise UnknownNameError("problem", name[:100], _MAKERS)
+    known, make = _MAKERS[name]
+    given = {field.name for field in fields(asked) if getattr(asked, field.name) != field.default}
+    idle = sorted(_OPTIONS[field] for field in given - known)
+    if idle:
+        takes = ", ".join(_OPTIONS[field] for field in _OPTIONS if field in known)
+        raise SpecError(f"a {name} is asked with {takes}; {' and '.join(idle)} would have no effect: leave it out")
+    return make(of, asked)
+
+
+def _placement(of: str, asked: Asked) -> Placement:
+    if len(asked.devices) > 1 or len(asked.bandwidths) > 1:
+        raise SpecError(
+            "a placement has devices of one kind that reach each other alike: --devices N, --bandwidth B. "
+            "Way out: --problem pipeline for levels of a network"
+        )
+    return make_placement(
+        read_cost_graph(of),
+        devices=asked.devices[0] if asked.devices else None,
+        hosts=asked.hosts,
+        memory=asked.memory,
+        bandwidth=asked.bandwidths[0] if asked.bandwidths else None,
+    )
+
+
+def _pipeline(of: str, asked: Asked) -> Pipeline:
+    if not asked.devices or len(asked.devices) != len(asked.bandwidths):
+        raise SpecError(
+            "a pipeline needs how many meet at each level of the network, and at which bandwidth, the lowest level first, got "
+            f"{len(asked.devices)} and {len(asked.bandwidths)} levels. Way out: --devices 4,4 --bandwidth '1 GB/s,1.25 GB/s'"
+        )
+    levels = tuple(Level(*pair) for pair in zip(asked.devices, asked.bandwidths, strict=True))
+    return make_pipeline(read_cost_graph(of), levels, asked.transfers)
+
+
+def _layout(of: str, asked: Asked) -> Layouts:
+    """The kind of layer that a model has most of."""
+    model = model_named(of)
+    if asked.mesh is None:
+        raise SpecError("a layout needs a mesh of axes and their ranks. Way out: --mesh tensor=8")
+    batch = 1 if asked.batch is None else asked.batch
+    if batch < 1:
+        raise SpecError(f"--batch is 1 sequence or more, got {batch}")
+    blocks = model_blocks(model, batch, model.sequence_length, model.vocabulary)
+    graph = max(blocks, key=lambda block: block.count).graph
+    return make_layouts(graph, read_mesh(asked.mesh), math.inf if asked.memory is None else asked.memory)
+
+
+_MAKERS: dict[str, tuple[frozenset[str], Callable[[str, Asked], Problem[Any]]]] = {
+    Placement.name: (frozenset(("devices", "bandwidths", "hosts", "memory")), _placement),
+    Pipeline.name: (frozenset(("devices", "bandwidths", "transfers")), _pipeline),
+    Layouts.name: (frozenset(("mesh", "batch", "memory")), _layout),
+}
+"""Problem -> what may be said of it, and who makes it."""
+_OPTIONS = {
+    "devices": "--devices",
+    "bandwidths": "--bandwidth",
+    "hosts": "--hosts",
+    "memory": "--memory",
+    "transfers": "--no-transfers",
+    "mesh": "--mesh",
+    "batch": "--batch",
+}
+
+
+def chosen_planners(names: list[str], problem: Problem[Any]) -> list[Planner[Any]]:
+    """Return the planners of these names.
+
+    Raises:
+        SpecError: one solves another problem.
+        UnknownNameError: nobody bears a name.
+    """
+    able = [planner for planner in PLANNERS if isinstance(problem, planner.solves)]
+    if names == [ALL]:
+        return [planner for planner in able if planner.solves is not Problem]
+    chosen = [PLANNERS.get(name) for name in dict.fromkeys(names)]
+    for planner in chosen:
+        if planner not in able:
+            raise SpecError(
+                f"planner {planner.name!r} solves problem {planner.solves.name!r}, not {problem.name!r}. Here: "
+                f"{', '.join(one.name for one in able)}"
+            )
+    return chosen
+
+
+def plan(graph: str, problem: Problem[Any], planners: list[Planner[Any]], budget: Budget, seed: int) -> Planned:
+    """Return what planners find, each with a budget of its own.
+
+    Raises:
+        PlanError: none of them finds a plan.
+    """
+    found, failed = [], []
+    for planner in planners:
+        try:
+            found.append(planner.solve(problem, budget, seed))
+        except PlanError as error:
+            if len(planners) == 1:
+                raise
+            failed.append((planner.name, str(error)))
+    if not found:
+        raise PlanError(f"none of {len(failed)} planners found a plan. The first: {failed[0][1]}")
+    return Planned(graph=graph, problem=problem, found=tuple(found), failed=tuple(failed))

@@ -1,0 +1,142 @@
+"""What every planner must keep, ours and other people's: a valid plan, a true price, a true bound, and what it says it proves.
+
+`PlannerContract(planner).check_all()` raises an AssertionError that names the broken promise and the seed of the problem.  Problems are
+small and drawn at random; all their plans are priced.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from simulator.errors import PlanError
+from simulator.planners.base import Planner, Problem
+from simulator.planners.problems.layouts import Layouts
+from simulator.planners.problems.pipeline import Level, Pipeline, make_pipeline
+from simulator.planners.problems.placement import Placement, make_placement
+from simulator.workload.cost_graph import CostEdge, CostGraph, CostNode, Machine
+
+__all__ = ["SMALL_PROBLEMS", "PlannerContract", "small_graph", "small_layouts", "small_pipeline"]
+
+_CLOSE = 1e-9
+
+
+def small_graph(seed: int, most: int = 6) -> CostGraph:
+    """Return a graph of some nodes with mates that go back, drawn at random, and a machine of two or three devices."""
+    random = np.random.default_rng(seed)
+    count = int(random.integers(2, most + 1))
+    trains = bool(random.integers(2))
+    nodes, edges = [], []
+    for number in range(count):
+        forward, host = (0.0 if random.random() < 0.2 else float(random.uniform(0.5, 3.0)) for _ in range(2))
+        memory = float(random.uniform(1.0, 2.0))
+        nodes.append(
+            CostNode(name=f"f{number}", forward=forward, memory=memory, host=3 * host + forward, belongs_to=number)
+        )
+        for source in range(number):
+            if random.random() < 0.4:
+                edges.append((source, number, float(random.uniform(0.0, 1.0))))
+    if trains:
+        for number in range(count):
+            nodes.append(CostNode(name=f"b{number}", backward=2.0, belongs_to=number, host=5.0, passes_back=True))
+        edges += [(count + target, count + source, seconds) for source, target, seconds in tuple(edges)]
+    one = {source: seconds for source, _, seconds in edges}
+    return CostGraph(
+        name=f"random {seed}",
+        nodes=tuple(nodes),
+        edges=tuple(CostEdge(source=source, target=target, seconds=one[source]) for source, target, _ in edges),
+        machine=Machine(
+            devices=int(random.integers(2, 4)), hosts=int(random.integers(2)), memory=float(random.uniform(4, 12))
+        ),
+    )
+
+
+def small_pipeline(seed: int) -> Pipeline:
+    """Return a problem of stages on one level or two, drawn at random."""
+    random = np.random.default_rng(seed)
+    count = int(random.integers(2, 5))
+    nodes = tuple(
+        CostNode(name=str(number), forward=float(random.uniform(1, 3)), parameters=float(random.uniform(1, 9)), activation=float(size))
+        for number, size in enumerate(random.uniform(0, 2, count))
+    )  # fmt: skip
+    chain = [(number, number + 1) for number in range(count - 1)]
+    skips = [(a, b) for a in range(count) for b in range(a + 2, count) if random.random() < 0.3]
+    edges = tuple(CostEdge(source=a, target=b, bytes=nodes[a].activation) for a, b in (*chain[seed % 2 :], *skips))
+    levels = tuple(Level(int(random.integers(1, 4)), float(random.uniform(2, 20))) for _ in range(1 + seed % 2))
+    graph = CostGraph(name=f"random {seed}", nodes=nodes, edges=edges)
+    return make_pipeline(graph, levels, transfers=bool(seed % 3))
+
+
+def small_layouts(seed: int) -> Layouts:
+    """Return choices of some operations, with a limit of memory every other time, drawn at random."""
+    random = np.random.default_rng(seed)
+    sizes = random.integers(1, 4, int(random.integers(2, 6))).tolist()
+    pairs = [(a, b) for a in range(len(sizes)) for b in range(a + 1, len(sizes)) if random.random() < 0.6]
+    held = tuple(random.uniform(0, 9, size) for size in sizes)
+    return Layouts(
+        names=tuple(f"op {number}" for number in range(len(sizes))),
+        labels=tuple(tuple((str(choice),) for choice in range(size)) for size in sizes),
+        costs=tuple(random.integers(0, 9, size).astype(float) for size in sizes),
+        held=held,
+        edges={(a, b): random.integers(0, 9, (sizes[a], sizes[b])).astype(float) for a, b in pairs},
+        memory=math.inf if seed % 2 else float(sum(one.mean() for one in held)),
+    )
+
+
+SMALL_PROBLEMS: dict[type[Problem[Any]], Callable[[int], Problem[Any]]] = {
+    Placement: lambda seed: make_placement(small_graph(seed)),
+    Pipeline: small_pipeline,
+    Layouts: small_layouts,
+}
+"""Kind of problem -> a small one by its seed."""
+
+
+class PlannerContract:
+    """The promises of one planner.
+
+    Args:
+        planner: the one to check.
+    """
+
+    def __init__(self, planner: Planner[Any]) -> None:
+        self.planner = planner
+
+    def check_all(self, seeds: int = 25) -> None:
+        """Check all promises on so many random problems of every kind that it solves."""
+        kinds = [kind for kind in SMALL_PROBLEMS if issubclass(kind, self.planner.solves)]
+        assert kinds, f"{self.planner.name}: nobody draws problems of the kind that it solves"
+        assert self.planner.source, f"{self.planner.name}: no source"
+        for kind in kinds:
+            for seed in range(seeds):
+                self.check(SMALL_PROBLEMS[kind](seed), f"{self.planner.name}, {kind.__name__} {seed}")
+
+    def check(self, problem: Problem[Any], where: str = "") -> None:
+        """Check the answer to one problem against all its plans."""
+        plans = [(problem.cost(plan), plan) for plan in problem.every_plan()]
+        least = min(cost for cost, _ in plans)
+        covered = min((cost for cost, plan in plans if self.planner.covers(problem, plan)), default=math.inf)
+        try:
+            found = self.planner.solve(problem, seed=3)
+        except PlanError:
+            assert math.isinf(covered), f"{where}: nothing was found, but there is a plan of {covered}"
+            return
+        assert math.isfinite(least), f"{where}: no plan can hold, but one was found"
+        problem.check(found.plan)
+        assert found.cost == problem.cost(found.plan), f"{where}: says {found.cost}, costs {problem.cost(found.plan)}"
+        assert found.lower_bound <= least * (1 + _CLOSE), f"{where}: bound {found.lower_bound} above the best, {least}"
+        assert found.cost >= least * (1 - _CLOSE), f"{where}: {found.cost} below the best, {least}"
+        if found.best_of:
+            assert found.cost <= covered * (1 + 1e-6), (
+                f"{where}: {found.cost}, but the best of {found.best_of} is {covered}"
+            )
+        costs = [cost for _, _, cost in found.history]
+        assert costs == sorted(costs, reverse=True), f"{where}: history {costs}"
+        assert costs[-1:] == [found.cost], f"{where}: history {costs} ends elsewhere"
+        assert found.evaluations > 0, f"{where}: nothing was priced"
+        again = self.planner.solve(problem, seed=3)
+        assert (again.plan, again.cost, again.evaluations) == (found.plan, found.cost, found.evaluations), (
+            f"{where}: the same seed, another answer"
+        )
