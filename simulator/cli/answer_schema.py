@@ -39,6 +39,15 @@ class Key:
         kind = _TYPES[self.type.rstrip("?")]["type"]
         return {"type": [kind, "null"] if self.type.endswith("?") else kind, "description": self.doc}
 
+    def holds(self, value: Any) -> bool:
+        """Return whether a value is of its type."""
+        kind = self.type.rstrip("?")
+        if value is None:
+            return self.type.endswith("?")
+        if kind in ("number", "whole"):
+            return isinstance(value, int if kind == "whole" else int | float) and not isinstance(value, bool)
+        return isinstance(value, {"text": str, "truth": bool, "table": dict, "list": list}[kind])
+
 
 @dataclass(frozen=True, slots=True)
 class AnswerSchema:

@@ -443,14 +443,5 @@ def misfits(name: str, answer: Mapping[str, Any]) -> list[str]:
     out = [f"{key}: lacks" for key, told in keys.items() if told.always and key not in answer]
     out += [f"{key}: not declared" for key in answer if key not in keys]
     return out + [
-        f"{key}: no {keys[key].type}" for key, value in answer.items() if key in keys and not _is(keys[key], value)
+        f"{key}: no {keys[key].type}" for key, value in answer.items() if key in keys and not keys[key].holds(value)
     ]
-
-
-def _is(key: Key, value: Any) -> bool:
-    kind = key.type.rstrip("?")
-    if value is None:
-        return key.type.endswith("?")
-    if kind in ("number", "whole"):
-        return isinstance(value, int if kind == "whole" else int | float) and not isinstance(value, bool)
-    return isinstance(value, {"text": str, "truth": bool, "table": dict, "list": list}[kind])

@@ -17,6 +17,7 @@ __all__ = [
     "GATHERED_AFTER",
     "GATHERS",
     "IN_BACKWARD",
+    "IN_TURNS",
     "ON_DRIVES",
     "PARTITIONED",
     "SHARED_EXPERTS",
@@ -190,6 +191,13 @@ ON_DRIVES = replace(
         way="zero_stage = 3, or optimizer_offload = 'host'",
     ),
     when=("nvme",),
+)
+IN_TURNS = one_of(
+    "recompute",
+    ("revolve",),
+    "recompute_checkpoints is the number of inputs of layers that recompute = 'revolve' keeps",
+    values="recompute = {found!r} (recompute_checkpoints = {value})",
+    way="recompute = 'revolve', or leave it out",
 )
 PARTITIONED = (
     more_than("tensor_parallel", 1, "partition_activations divides inputs of layers over the tensor-parallel group"),

@@ -22,6 +22,7 @@ from simulator.plan.needs import (
     GATHERED_AFTER,
     GATHERS,
     IN_BACKWARD,
+    IN_TURNS,
     ON_DRIVES,
     PARTITIONED,
     SHARED_EXPERTS,
@@ -184,17 +185,7 @@ class Plan(Spec):
     from its own."""
     recompute_layers: Annotated[Degree | Literal["auto"] | None, RECOMPUTE] = None
     """How many layers, as recompute_method says; "auto": so many at a time ("uniform") as need least memory."""
-    recompute_checkpoints: Annotated[
-        Degree | None,
-        RECOMPUTE,
-        one_of(
-            "recompute",
-            ("revolve",),
-            "recompute_checkpoints is the number of inputs of layers that recompute = 'revolve' keeps",
-            values="recompute = {found!r} (recompute_checkpoints = {value})",
-            way="recompute = 'revolve', or leave it out",
-        ),
-    ] = None
+    recompute_checkpoints: Annotated[Degree | None, RECOMPUTE, IN_TURNS] = None
     """Inputs of a chunk's layers that revolve keeps at once, at most, of every microbatch."""
     partition_activations: Annotated[bool | None, RECOMPUTE, FrameworkDefault("divides_checkpoints"), *PARTITIONED] = (
         None
