@@ -274,7 +274,7 @@ RULES: tuple[Callable[[Facts], object], ...] = (
     _check_schedule,
     lambda facts: check_units(facts.workload, facts.plan, facts.microbatches),
     lambda facts: check_offload(facts.plan),
-    lambda facts: check_adapters(facts.plan, facts.workload.model),
+    lambda facts: check_adapters(facts.plan, facts.workload.model, facts.exchanges),
     lambda facts: check_optimizer(facts.workload, facts.plan),
     lambda facts: check_loss(facts.plan, facts.style),
     lambda facts: check_context(facts.workload.model, facts.plan, facts.style.attention),

@@ -15,16 +15,23 @@ def gradients_leave(plan: Plan, schedule: Schedule) -> bool:
     return plan.zero_stage == 2 and bool(plan.optimizer_offload) and schedule.replicas == 1
 
 
-def check_adapters(plan: Plan, model: Model) -> None:
-    """Refuse frozen weights on the host: how codes keep them there is not known here.
+def check_adapters(plan: Plan, model: Model, exchange: GradientExchange) -> None:
+    """Refuse frozen weights where codes are not known to keep them: on the host, or on GPU 0 alone.
 
     Raises:
         PlanError: with the rule, the values and a way out.
     """
     if model.lora_rank and plan.parameter_offload:
-        raise PlanError(
-            f"frozen weights stay on the GPU, but parameter_offload = {plan.parameter_offload:g} and lora_rank = {model.lora_rank}. "
-            "Way out: parameter_offload = 0, or a frozen_format of fewer bits."
+        refuse(
+            "frozen weights stay on the GPU",
+            f"parameter_offload = {plan.parameter_offload!r} and lora_rank = {model.lora_rank}",
+            "parameter_offload = 0, or a frozen_format of fewer bits",
+        )
+    if model.lora_rank and exchange.one_process:
+        refuse(
+            f"gradient_exchange = {exchange.name!r} sends whole models, of which adapters are not told apart",
+            f"lora_rank = {model.lora_rank}",
+            "gradient_exchange = 'all_reduce' of another framework",
         )
 
 

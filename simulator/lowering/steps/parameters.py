@@ -116,16 +116,16 @@ class Held(NamedTuple):
         return out
 
     def exchanged(self, resolved: ResolvedPlan, matrices: Matrices = ()) -> tuple[Part, ...]:
-        """Return what a GPU exchanges with the others that hold the same: shards between copies of the states, else all weights.
+        """Return what a GPU exchanges with the others that hold the same: shards between copies of the states, else all weights that are trained.
 
         Args:
             matrices: of all weights, where the exchange depends on them.
         """
-        groups, dense = resolved.groups, self.all - self.experts
-        parts = [("", dense, resolved.shard_size, resolved.replicas, groups.replicas)]
-        if self.experts:
+        groups, held = resolved.groups, self.trained
+        parts = [("", held.all - held.experts, resolved.shard_size, resolved.replicas, groups.replicas)]
+        if held.experts:
             experts = resolved.expert_shard_size, resolved.expert_replicas, groups.expert_replicas
-            parts.append((" (experts)", self.experts, *experts))
+            parts.append((" (experts)", held.experts, *experts))
         found = []
         for what, weights, shards, ranks, axes in parts:
             if resolved.copies > 1:
