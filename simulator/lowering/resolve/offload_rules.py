@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from simulator.errors import PlanError, refuse
+from simulator.lowering.exchanges.base import GradientExchange
 from simulator.plan.plan import Plan
 from simulator.schedules.base import Schedule
 from simulator.workload.model import Model

@@ -116,7 +116,8 @@ class Held(NamedTuple):
         return out
 
     def exchanged(self, resolved: ResolvedPlan, matrices: Matrices = ()) -> tuple[Part, ...]:
-        """Return what a GPU exchanges with the others that hold the same: shards between copies of the states, else all weights that are trained.
+        """Return what a GPU exchanges with the others that hold the same, of what is trained: shards between copies of the states, else
+        all.
 
         Args:
             matrices: of all weights, where the exchange depends on them.
