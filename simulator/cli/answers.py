@@ -87,12 +87,10 @@ ANSWERS = {
             "stragglers": _more("table", "where parts of the cluster differ: who sets the pace"),
             "another_plan": Key("table?", "a quicker plan that fits, found by a search of a second"),
             "tier_traffic": Key(
-                "list",
-                "per kind of copy below the GPU's memory: bytes, seconds, FLOP per byte, efficiency if not hidden",
+                "list", "per kind of copy below the GPU's memory: bytes, seconds, FLOP per byte, efficiency"
             ),
             "recompute_turns": Key(
-                "table?",
-                "of the longest chunk: `turns` of its backward with the layers that run again, inputs that stand",
+                "table?", "of the longest chunk: `turns` of its backward, inputs that stand at once"
             ),
         },
     ),
