@@ -73,6 +73,7 @@ FIELDS: dict[str, tuple[dict[str, Any], str, str]] = {
     "keeps_buckets": switch({}),
     "drops_gradients": switch({"batch": 8}),
     "states_break_places": switch({}),
+    "splits_master_weights": switch({}),
     "fused_wgrad_accumulation": switch({}),
     "fused_optimizer": switch({"profile": {"updates_in_lists": "false"}}),
     "dropout": switch({}),

@@ -31,7 +31,7 @@ from tests.rows import ROW, placed
         ("Hugging Face transformers with Transformer Engine layers", "3", "pytorch_fsdp_fused"),
         ("HAI-LLM", "1", "hai_llm"),
         ("OLMo-core", "3", "olmo_core"),
-        ("Primus (Megatron)", "1", "megatron_core"),
+        ("Primus (Megatron)", "1", "primus"),
         ("Primus / torchtitan", "3", "torchtitan"),
         ("MindSpeed-LLM", "1", "megatron_core"),
         ("PaddleNLP", "1", "paddlenlp"),
@@ -428,3 +428,24 @@ def test_a_loss_outside_the_compiled_layers_stays_there_on_any_gpu_in_any_year()
 def test_recipes_of_the_library_widen_their_fused_loss() -> None:
     assert load_framework("megatron_bridge_library").widens_fused_loss
     assert not load_framework("megatron_bridge").widens_fused_loss
+
+
+@pytest.mark.parametrize(
+    ("gpu", "version", "kernel"),
+    [
+        ("H100-80GB-SXM", "torch 2.11", "te"),
+        ("H100-80GB-SXM", "torch 2.10", "sdpa"),
+        ("H100-80GB-SXM", "2026-08", "te"),
+        ("H100-80GB-SXM", "2026-01", "sdpa"),
+        ("H100-80GB-SXM", "", "sdpa"),
+        ("A100-80GB-SXM", "torch 2.12", "sdpa"),
+    ],
+)
+def test_sdpa_is_cudnns_kernel_where_pytorch_takes_it_by_itself(gpu: str, version: str, kernel: str) -> None:
+    fields = placed(framework="HF Trainer", zero_stage="3", gpu=gpu, version=version, attn_kernel="SDPA").fields
+    assert kernel == fields["attention"]
+
+
+def test_megatron_under_accelerate_is_megatron() -> None:
+    fields = placed(framework="Megatron-LM (Accelerate, 2022)", zero_stage="0").fields
+    assert fields["framework"].startswith("megatron_lm")

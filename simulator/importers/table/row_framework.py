@@ -8,6 +8,7 @@ from typing import Any
 from simulator.importers.table.row_cluster import row_gpu
 from simulator.importers.table.row_notes import keeps_16_bits, words_said
 from simulator.importers.table.rows import CannotPlace, Row, number, text
+from simulator.importers.vocabulary.name_specs import month_of
 from simulator.importers.vocabulary.names import load_names
 from simulator.importers.vocabulary.words import kernel_by_words, precision_by_words
 from simulator.plan.framework import load_framework
@@ -20,11 +21,14 @@ __all__ = [
     "row_attention",
     "row_precision",
     "stands_in",
+    "torch_attention",
     "unsaid_attention",
 ]
 
 _BEFORE_FLASH = ("kepler", "pascal", "volta", "turing")
 """Architectures that FlashAttention (Dao-AILab/flash-attention README: 2 needs Ampere) and Transformer Engine leave out."""
+_CUDNN_BY_ITSELF, _CUDNN_SINCE = (2, 11), "202605"
+"""Release of PyTorch, and the month from which on a run is of it where only that is told."""
 _IN_8_BITS = r"\battention (is |runs )?in (8 bits|8-bit|mxfp8|fp8)\b|\bfp8[-_]dot[-_]product[-_]attention\b"
 
 
@@ -146,6 +150,22 @@ def unsaid_attention(row: Row, profile: str, assumed: list[str]) -> dict[str, An
         return {}
     assumed.append("attention = unfused (FlashAttention and Transformer Engine start with Ampere)")
     return {"attention": "unfused"}
+
+
+def torch_attention(row: Row, fields: dict[str, Any], assumed: list[str]) -> dict[str, Any]:
+    """Return cuDNN's kernel where PyTorch's SDPA takes it by itself: on Hopper and Blackwell from release 2.11 on; else {}.
+
+    Source: pytorch/pytorch aten/src/ATen/native/transformers/cuda/sdp_utils.cpp, check_prefer_cudnn_attention (cuDNN above 9.15, compute
+    capability 9.0, 10.0 and 10.3); huggingface/transformers pull 48163: wheels bring that cuDNN from 2.11 on.
+    """
+    kernel = fields.get("attention") or load_framework(fields["framework"]).attention
+    if kernel != "sdpa" or row_gpu(row)[0].architecture not in ("hopper", "blackwell"):
+        return {}
+    told = re.search(r"\btorch (\d+)\.(\d+)", text(row, "version").lower())
+    if (int(told[1]), int(told[2])) < _CUDNN_BY_ITSELF if told else month_of(text(row, "version")) < _CUDNN_SINCE:
+        return {}
+    assumed.append("SDPA takes cuDNN's kernel (PyTorch from 2.11 on, on this GPU)")
+    return {"attention": "te"}
 
 
 def recipe(row: Row, framework: str, assumed: list[str]) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from simulator.importers.table.row_framework import (
     recipe,
     row_attention,
     row_precision,
+    torch_attention,
     unsaid_attention,
 )
 from simulator.importers.table.row_notes import updates_in_backward, words_said, wraps_whole
@@ -95,6 +96,7 @@ def row_plan(row: Row, model: Model) -> tuple[dict[str, Any], int, str | None, t
     fields["framework"] = profile_of_run(row, named, assumed)
     if "attention" not in fields:
         fields |= unsaid_attention(row, fields["framework"], assumed)
+    fields |= torch_attention(row, fields, assumed)
     fields |= _recipe(row, named, fields, batch // (replicas * microbatch), assumed)
     if fields.get("attention") == "te" and load_framework(fields["framework"]).attention.startswith("te"):
         fields.pop("attention")  # the library by its name: the profile knows its year
