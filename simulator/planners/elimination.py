@@ -33,11 +33,15 @@ class Elimination(Planner[Choices]):
     aliases: ClassVar[tuple[str, ...]] = ("optcnn",)
     source = "Jia, Lin, Qi and Aiken, ICML 2018 (OptCNN), section 5; Dechter 1999"
     solves = Layouts
-    best_of = "layouts, where memory is no limit"
+    best_of = "all layouts"
+
+    def exact(self, problem: Layouts) -> bool:
+        """See `Planner.exact`: it does not look at memory."""
+        return math.isinf(problem.memory)
 
     def covers(self, problem: Layouts, plan: Choices) -> bool:
         """See `Planner.covers`."""
-        return math.isinf(problem.memory)
+        return self.exact(problem)
 
     def plan(self, problem: Layouts, oracle: Oracle[Choices], seed: int) -> float | None:
         """See `Planner.plan`; the least without a limit of memory bounds all layouts."""

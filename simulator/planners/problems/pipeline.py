@@ -151,6 +151,11 @@ class Pipeline(Problem[tuple[Stage, ...]]):
         return self.transfers * 2 * self.outputs[state] / self.levels[level].bandwidth
 
     @property
+    def one_device(self) -> float:
+        """s per minibatch of all on one device."""
+        return float(self.work[-1])
+
+    @property
     def data_parallel(self) -> float:
         """s per minibatch of one stage on all devices."""
         seconds = float(self.work[-1])
@@ -246,7 +251,7 @@ class Pipeline(Problem[tuple[Stage, ...]]):
             )
             for number, (begin, end, replicas) in enumerate(self.flat(plan))
         )
-        one, pace = float(self.work[-1]), self.cost(plan)
+        one, pace = self.one_device, self.cost(plan)
         return Section(
             title="the pipeline (" + "-".join(str(replicas) for _, _, replicas in self.flat(plan)) + ")",
             lines=(
@@ -259,7 +264,7 @@ class Pipeline(Problem[tuple[Stage, ...]]):
         """See `Problem.to_dict`."""
         pace = self.cost(plan)
         return {
-            "over_one_device": float(self.work[-1]) / pace,
+            "over_one_device": self.one_device / pace,
             "over_data_parallel": self.data_parallel / pace,
             "stages": [
                 {
