@@ -23,7 +23,7 @@ class AlpaStages(Planner[tuple[Stage, ...]]):
     """The best stages and replicas of a step."""
 
     name = "alpa_stages"
-    source = "Zheng et al., Alpa, OSDI 2022, section 5.2"
+    source = "Zheng et al., Alpa, OSDI 2022"
     solves = Synchronous
     best_of = "all pipelines"
 

@@ -28,7 +28,7 @@ class PipeDream(Planner[tuple[Stage, ...]]):
 
     name = "pipedream"
     aliases: ClassVar[tuple[str, ...]] = ("hierarchical",)
-    source = "Narayanan et al., SOSP 2019, section 3.1; msr-fiddle/pipedream, optimizer_graph_hierarchical.py"
+    source = "Narayanan et al., SOSP 2019; msr-fiddle/pipedream, optimizer_graph_hierarchical.py"
     solves = Pipeline
     best_of = "all pipelines"
 
