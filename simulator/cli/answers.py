@@ -212,7 +212,7 @@ ANSWERS = {
         "dtsim plan",
         {
             "graph": Key("text", "its name, or a model's"),
-            "problem": Key("text", "what was planned: placement, pipeline, layout"),
+            "problem": Key("text", "what was planned: placement, pipeline, synchronous, layout"),
             "objective": Key("text", "what the cost is"),
             "unit": Key("text", "of costs and bounds"),
             "lower_bound": Key("number", "no plan costs less; 0 = not known"),

@@ -29,6 +29,7 @@ EXAMPLES = {
     ),
     "plan": (
         "dtsim plan bert24_training --planner ideals,local_search --plot planners.png",
+        "dtsim plan vgg16 --problem synchronous --devices 8 --bandwidth '1 GB/s' --microbatches 8",
         "dtsim plan gpt2_124m --problem layout --mesh tensor=8 --batch 2",
         "dtsim plan vgg16 --problem pipeline --devices 4,4 --bandwidth '1 GB/s,1.25 GB/s'",
     ),

@@ -25,7 +25,7 @@ def command(
         typer.Option(
             "--problem",
             metavar="P",
-            help="placement: operators on devices; pipeline: stages with replicas; layout: a layer on a mesh.",
+            help="placement: operators on devices; pipeline: stages with replicas; synchronous: drained every step; layout: a layer.",
         ),
     ] = "placement",
     planner: Annotated[
@@ -48,8 +48,11 @@ def command(
         str | None, typer.Option("--memory", metavar="M", help="Of a device, such as '16 GB' (placement, layout).")
     ] = None,
     transfers: Annotated[
-        bool, typer.Option("--transfers/--no-transfers", help="Messages between stages bound the pace (pipeline).")
+        bool, typer.Option("--transfers/--no-transfers", help="Whether messages between stages count (pipelines).")
     ] = True,
+    microbatches: Annotated[
+        int | None, typer.Option("--microbatches", metavar="M", help="Of a step (synchronous).")
+    ] = None,
     mesh: Annotated[
         str | None, typer.Option("--mesh", metavar="NAME=N,NAME=N", help="Axes and their ranks (layout).")
     ] = None,
@@ -75,6 +78,7 @@ def command(
         hosts=hosts,
         memory=None if memory is None else quantity("--memory", memory, "B"),
         transfers=transfers,
+        microbatches=microbatches,
         mesh=mesh,
         batch=batch,
     )

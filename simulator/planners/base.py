@@ -179,6 +179,10 @@ class Planner(abc.ABC, Generic[Plan]):
     best_of: ClassVar[str] = ""
     draws: ClassVar[bool] = False
 
+    def exact(self, problem: Any) -> bool:
+        """Whether it finds the cheapest of `best_of` for this problem."""
+        return True
+
     def covers(self, problem: Any, plan: Plan) -> bool:
         """Whether a plan is one of those of which this planner finds the cheapest, as far as that can be told of a plan alone."""
         return False
@@ -213,7 +217,7 @@ class Planner(abc.ABC, Generic[Plan]):
             plan=plan,
             cost=value,
             lower_bound=max(problem.lower_bound, bound or 0.0),
-            best_of="" if oracle.over else self.best_of,
+            best_of=self.best_of if self.exact(problem) and not oracle.over else "",
             evaluations=oracle.evaluations,
             seconds=oracle.seconds,
             history=tuple(oracle.history),

@@ -24,7 +24,7 @@ class Descent(Planner[Assignment]):
     """Steepest descent from ten random placements; they need not be contiguous."""
 
     name = "local_search"
-    source = "arXiv 2006.16423, section 6, local search"
+    source = "arXiv 2006.16423, local search"
     solves = Placement
     draws = True
 

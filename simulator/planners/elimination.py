@@ -3,7 +3,7 @@
 An operation with one neighbour or two goes: for every choice of these its own best choice is known, so its costs become theirs (node
 elimination); what two operations then have between them is added up (edge elimination).  When three neighbours or more are left everywhere
 the operation with the fewest goes all the same, over a table of as many dimensions.  Nothing is lost on the way (Jia et al., OptCNN,
-ICML 2018, section 5; the rest is bucket elimination, Dechter 1999, where OptCNN tries all).
+ICML 2018; the rest is bucket elimination, Dechter 1999, where OptCNN tries all).
 """
 
 from __future__ import annotations
@@ -31,13 +31,17 @@ class Elimination(Planner[Choices]):
 
     name = "elimination"
     aliases: ClassVar[tuple[str, ...]] = ("optcnn",)
-    source = "Jia, Lin, Qi and Aiken, ICML 2018 (OptCNN), section 5; Dechter 1999"
+    source = "Jia, Lin, Qi and Aiken, ICML 2018 (OptCNN); Dechter 1999"
     solves = Layouts
-    best_of = "layouts, where memory is no limit"
+    best_of = "all layouts"
+
+    def exact(self, problem: Layouts) -> bool:
+        """See `Planner.exact`: it does not look at memory."""
+        return math.isinf(problem.memory)
 
     def covers(self, problem: Layouts, plan: Choices) -> bool:
         """See `Planner.covers`."""
-        return math.isinf(problem.memory)
+        return self.exact(problem)
 
     def plan(self, problem: Layouts, oracle: Oracle[Choices], seed: int) -> float | None:
         """See `Planner.plan`; the least without a limit of memory bounds all layouts."""

@@ -1,7 +1,7 @@
 """The frontier of memory and bytes moved: elimination that keeps, for every choice of the neighbours, all that nothing else beats.
 
 Costs in series are added (product), choices side by side are put together (union), and what is worse in both is dropped; the frontier
-of the whole layer is what is left (Cai et al., TensorOpt, arXiv 2004.10856, section 4).
+of the whole layer is what is left (Cai et al., TensorOpt, arXiv 2004.10856).
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Frontier(Planner[Choices]):
 
     name = "frontier"
     aliases: ClassVar[tuple[str, ...]] = ("tensoropt",)
-    source = "Cai et al., TensorOpt, arXiv 2004.10856, section 4"
+    source = "Cai et al., TensorOpt, arXiv 2004.10856"
     solves = Layouts
     best_of = "layouts that fit"
 

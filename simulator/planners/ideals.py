@@ -1,7 +1,7 @@
 """Dynamic programme over ideals: the best contiguous placement.
 
 An ideal is a set of blocks that holds whatever its members read.  A contiguous placement is a chain of ideals, each device having what one
-adds to the one before, so the least load of the fullest device follows from ideal to ideal (arXiv 2006.16423, section 5.1).  Work grows
+adds to the one before, so the least load of the fullest device follows from ideal to ideal (arXiv 2006.16423).  Work grows
 with pairs of ideals, of which graphs with many branches have too many; the best placement in a row of all blocks (`linearised`) is found
 first, and pairs that would take longer than it are left out.
 """
@@ -30,7 +30,7 @@ class Ideals(Planner[Assignment]):
 
     name = "ideals"
     aliases: ClassVar[tuple[str, ...]] = ("dp", "dnn_partition")
-    source = "Tarnawski, Phanishayee et al., NeurIPS 2020, arXiv 2006.16423, section 5.1"
+    source = "Tarnawski, Phanishayee et al., NeurIPS 2020, arXiv 2006.16423"
     solves = Placement
     best_of = "contiguous placements"
 

@@ -14,7 +14,7 @@ class Linearised(Planner[Assignment]):
     """Depth-first order, then the best cuts of it."""
 
     name = "linearised"
-    source = "arXiv 2006.16423, section 5.1.2 (DPL)"
+    source = "arXiv 2006.16423"
     solves = Placement
     best_of = "cuts of one order"
 

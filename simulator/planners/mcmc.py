@@ -27,7 +27,7 @@ class MarkovChain(Planner[Choices]):
 
     name = "mcmc"
     aliases: ClassVar[tuple[str, ...]] = ("flexflow",)
-    source = "Jia, Zaharia and Aiken, MLSys 2019 (FlexFlow), arXiv 1807.05358, section 6"
+    source = "Jia, Zaharia and Aiken, MLSys 2019 (FlexFlow), arXiv 1807.05358"
     solves = Layouts
     draws = True
 

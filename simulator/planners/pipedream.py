@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from simulator.planners.base import Oracle, Planner
 from simulator.planners.problems.pipeline import Pipeline, Stage
+from simulator.planners.problems.synchronous import Synchronous
 
 __all__ = ["PipeDream"]
 
@@ -27,13 +28,17 @@ class PipeDream(Planner[tuple[Stage, ...]]):
 
     name = "pipedream"
     aliases: ClassVar[tuple[str, ...]] = ("hierarchical",)
-    source = "Narayanan et al., SOSP 2019, section 3.1; msr-fiddle/pipedream, optimizer_graph_hierarchical.py"
+    source = "Narayanan et al., SOSP 2019; msr-fiddle/pipedream, optimizer_graph_hierarchical.py"
     solves = Pipeline
     best_of = "all pipelines"
 
+    def exact(self, problem: Pipeline) -> bool:
+        """See `Planner.exact`: where a pipeline drains its plan is of the best pace, not of the best step."""
+        return not isinstance(problem, Synchronous)
+
     def covers(self, problem: Pipeline, plan: tuple[Stage, ...]) -> bool:
         """See `Planner.covers`."""
-        return True
+        return self.exact(problem)
 
     def plan(self, problem: Pipeline, oracle: Oracle[tuple[Stage, ...]], seed: int) -> float | None:
         """See `Planner.plan`."""
@@ -47,7 +52,7 @@ class PipeDream(Planner[tuple[Stage, ...]]):
             tables.append(table)
             member = table.paces[-1]
         oracle.cost(_stages(tables, len(tables) - 1, 0, size - 1))
-        return oracle.best[0] if oracle.best else None
+        return oracle.best[0] if oracle.best and self.exact(problem) else None
 
 
 class _Level:

@@ -21,7 +21,7 @@ class PipeDreamRule(Planner[Assignment]):
     """Biconnected components, then the best cuts."""
 
     name = "pipedream_rule"
-    source = "PipeDream, SOSP 2019, as arXiv 2006.16423, section 6, has it for graphs with branches"
+    source = "PipeDream, SOSP 2019, as arXiv 2006.16423, has it for graphs with branches"
     solves = Placement
     best_of = "cuts of one order of biconnected components"
 

@@ -21,7 +21,7 @@ class Recursive(Planner[Choices]):
 
     name = "recursive"
     aliases: ClassVar[tuple[str, ...]] = ("tofu",)
-    source = "Wang, Huang and Li, EuroSys 2019 (ToFu), section 5"
+    source = "Wang, Huang and Li, EuroSys 2019 (ToFu)"
     solves = Layouts
 
     def plan(self, problem: Layouts, oracle: Oracle[Choices], seed: int) -> float | None:

@@ -15,6 +15,7 @@ from simulator.planners.base import Budget, Found, Planner, Problem
 from simulator.planners.problems.layouts import Layouts, make_layouts
 from simulator.planners.problems.pipeline import Level, Pipeline, make_pipeline
 from simulator.planners.problems.placement import Placement, make_placement
+from simulator.planners.problems.synchronous import Synchronous, make_synchronous
 from simulator.report.table import Section, Table, percent
 from simulator.studies.layout_figures import model_blocks
 from simulator.studies.layout_question import model_named
@@ -36,6 +37,7 @@ class Asked:
         hosts: how many.
         memory: B of a device.
         transfers: whether messages between stages count.
+        microbatches: of a step.
         mesh: axes and their ranks, such as "tensor=8".
         batch: sequences.
     """
@@ -45,6 +47,7 @@ class Asked:
     hosts: int | None = None
     memory: float | None = None
     transfers: bool = True
+    microbatches: int | None = None
     mesh: str | None = None
     batch: int | None = None
 
@@ -151,7 +154,7 @@ def make_problem(name: str, of: str, asked: Asked) -> Problem[Any]:
     """Return the problem that a user names.
 
     Args:
-        name: `placement`, `pipeline` or `layout`.
+        name: `placement`, `pipeline`, `synchronous` or `layout`.
         of: a file of costs or a name of `workloads/graphs`; of a layout a model.
 
     Raises:
@@ -194,6 +197,16 @@ def _pipeline(of: str, asked: Asked) -> Pipeline:
     return make_pipeline(read_cost_graph(of), levels, asked.transfers)
 
 
+def _synchronous(of: str, asked: Asked) -> Synchronous:
+    if len(asked.devices) != 1 or len(asked.bandwidths) != 1 or asked.microbatches is None:
+        raise SpecError(
+            "a pipeline that drains needs devices of one level, their bandwidth and the microbatches of a step. "
+            "Way out: --devices 8 --bandwidth '1 GB/s' --microbatches 16"
+        )
+    level = Level(asked.devices[0], asked.bandwidths[0])
+    return make_synchronous(read_cost_graph(of), level, asked.microbatches, asked.transfers)
+
+
 def _layout(of: str, asked: Asked) -> Layouts:
     """The kind of layer that a model has most of."""
     model = model_named(of)
@@ -210,6 +223,7 @@ def _layout(of: str, asked: Asked) -> Layouts:
 _MAKERS: dict[str, tuple[frozenset[str], Callable[[str, Asked], Problem[Any]]]] = {
     Placement.name: (frozenset(("devices", "bandwidths", "hosts", "memory")), _placement),
     Pipeline.name: (frozenset(("devices", "bandwidths", "transfers")), _pipeline),
+    Synchronous.name: (frozenset(("devices", "bandwidths", "transfers", "microbatches")), _synchronous),
     Layouts.name: (frozenset(("mesh", "batch", "memory")), _layout),
 }
 """Problem -> what may be said of it, and who makes it."""
@@ -219,6 +233,7 @@ _OPTIONS = {
     "hosts": "--hosts",
     "memory": "--memory",
     "transfers": "--no-transfers",
+    "microbatches": "--microbatches",
     "mesh": "--mesh",
     "batch": "--batch",
 }

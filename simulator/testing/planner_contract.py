@@ -17,6 +17,7 @@ from simulator.planners.base import Planner, Problem
 from simulator.planners.problems.layouts import Layouts
 from simulator.planners.problems.pipeline import Level, Pipeline, make_pipeline
 from simulator.planners.problems.placement import Placement, make_placement
+from simulator.planners.problems.synchronous import Synchronous
 from simulator.workload.cost_graph import CostEdge, CostGraph, CostNode, Machine
 
 __all__ = ["SMALL_PROBLEMS", "PlannerContract", "small_graph", "small_layouts", "small_pipeline"]
@@ -70,6 +71,11 @@ def small_pipeline(seed: int) -> Pipeline:
     return make_pipeline(graph, levels, transfers=bool(seed % 3))
 
 
+def _drained(one: Pipeline, microbatches: int) -> Synchronous:
+    """The same graph on the lowest level alone, with a flush."""
+    return Synchronous(graph=one.graph, levels=one.levels[:1], transfers=one.transfers, microbatches=microbatches)
+
+
 def small_layouts(seed: int) -> Layouts:
     """Return choices of some operations, with a limit of memory every other time, drawn at random."""
     random = np.random.default_rng(seed)
@@ -89,6 +95,7 @@ def small_layouts(seed: int) -> Layouts:
 SMALL_PROBLEMS: dict[type[Problem[Any]], Callable[[int], Problem[Any]]] = {
     Placement: lambda seed: make_placement(small_graph(seed)),
     Pipeline: small_pipeline,
+    Synchronous: lambda seed: _drained(small_pipeline(seed), 1 + seed % 5),
     Layouts: small_layouts,
 }
 """Kind of problem -> a small one by its seed."""

@@ -92,7 +92,7 @@ class CostGraph:
         machine: None where the file says nothing of it.
 
     Raises:
-        SpecError: two nodes bear one name, a number is negative or no number, an edge meets no node, or edges make a circle.
+        SpecError: there is no node, two bear one name, a number is negative or none, an edge meets no node, or edges make a circle.
 
     >>> a, b = CostNode(name="a", forward=1.0, backward=2.0, activation=8.0), CostNode(name="b", forward=3.0, parameters=4.0)
     >>> graph = CostGraph(name="two", nodes=(a, b), edges=(CostEdge(source=0, target=1, bytes=8.0),))
@@ -106,6 +106,8 @@ class CostGraph:
     machine: Machine | None = None
 
     def __post_init__(self) -> None:
+        if not self.nodes:
+            raise SpecError(f"graph {self.name!r}: a graph of costs has one node or more, got none")
         seen: set[str] = set()
         for node in self.nodes:
             if node.name in seen:

@@ -188,6 +188,16 @@ else:
     raise AssertionError("a layout that leaves attention a part of its keys is taken")
 """,
     ),
+    "planner": Promise(
+        example="longest_first.py",
+        target="simulator/planners/longest_first.py",
+        tests=("tests/contracts",),
+        check="""
+from simulator.planners import PLANNERS
+from simulator.testing.planner_contract import PlannerContract
+PlannerContract(PLANNERS.get("longest_first")).check_all()
+""",
+    ),
     "optimizer": Promise(
         example="signum.py",
         target="simulator/workload/optimizers/signum.py",

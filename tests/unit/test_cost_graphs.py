@@ -72,6 +72,7 @@ def test_what_is_wrong_is_said_with_its_place(tmp_path: Path) -> None:
         ("x.json", json.dumps(whole | {"nodes": [small, small]}), "nodes[1]: ids are unique"),
         ("x.json", json.dumps(whole | {"nodes": [small | {"fpgaLatency": "x"}]}), "fpgaLatency: expected a number"),
         ("x.json", json.dumps(whole | {"edges": [edge | {"destId": 1}]}), "'1' waits for itself"),
+        ("x.json", json.dumps(whole | {"nodes": []}), "has one node or more, got none"),
         ("x.json", json.dumps(whole | {"maxFPGAs": 1.5}), "maxFPGAs is a whole number"),
     ):
         (tmp_path / name).write_text(text)

@@ -1,4 +1,4 @@
-"""Stages of a pipeline, each on its own number of devices, level by level of a network: PipeDream's problem (SOSP 2019, section 3.1).
+"""Stages of a pipeline, each on its own number of devices, level by level of a network: PipeDream's problem (SOSP 2019).
 
 The graph is cut into a chain of stages.  At each level of the network so many *members* (devices of a server, servers of a cluster) share a
 bandwidth; a stage on m of them takes turns with minibatches, so its time per minibatch is
@@ -151,6 +151,11 @@ class Pipeline(Problem[tuple[Stage, ...]]):
         return self.transfers * 2 * self.outputs[state] / self.levels[level].bandwidth
 
     @property
+    def one_device(self) -> float:
+        """s per minibatch of all on one device."""
+        return float(self.work[-1])
+
+    @property
     def data_parallel(self) -> float:
         """s per minibatch of one stage on all devices."""
         seconds = float(self.work[-1])
@@ -246,7 +251,7 @@ class Pipeline(Problem[tuple[Stage, ...]]):
             )
             for number, (begin, end, replicas) in enumerate(self.flat(plan))
         )
-        one, pace = float(self.work[-1]), self.cost(plan)
+        one, pace = self.one_device, self.cost(plan)
         return Section(
             title="the pipeline (" + "-".join(str(replicas) for _, _, replicas in self.flat(plan)) + ")",
             lines=(
@@ -259,7 +264,7 @@ class Pipeline(Problem[tuple[Stage, ...]]):
         """See `Problem.to_dict`."""
         pace = self.cost(plan)
         return {
-            "over_one_device": float(self.work[-1]) / pace,
+            "over_one_device": self.one_device / pace,
             "over_data_parallel": self.data_parallel / pace,
             "stages": [
                 {
@@ -297,13 +302,15 @@ def make_pipeline(graph: CostGraph, levels: tuple[Level, ...], transfers: bool =
             f"graph {graph.name!r} has nodes for backwards, or seconds on its edges; a pipeline is cut from nodes with both times "
             "and bytes. Way out: --problem placement"
         )
-    found = graph.without(n for n, node in enumerate(graph.nodes) if not graph.sources[n] and not node.parameters)
-    while idle := [
-        n
-        for n, node in enumerate(found.nodes)
-        if not (found.readers[n] or node.forward or node.backward or node.parameters)
-    ]:
+    idle = [n for n, node in enumerate(graph.nodes) if not graph.sources[n] and not node.parameters]
+    found = graph
+    while idle and len(idle) < len(found.nodes):
         found = found.without(idle)
-    if not found.nodes:
-        raise SpecError(f"graph {graph.name!r} has inputs only")
+        idle = [
+            n
+            for n, node in enumerate(found.nodes)
+            if not (found.readers[n] or node.forward or node.backward or node.parameters)
+        ]
+    if idle:
+        raise SpecError(f"graph {graph.name!r} has inputs and nodes without work only")
     return Pipeline(graph=found, levels=levels, transfers=transfers)

@@ -290,9 +290,8 @@ def make_placement(
     if not timed and bandwidth is None:
         raise SpecError(f"graph {graph.name!r} has bytes on its edges. Way out: --bandwidth '1 GB/s'")
     if timed and bandwidth is not None:
-        raise SpecError(
-            f"graph {graph.name!r} says what moving its outputs takes, so a bandwidth has no effect: leave it out"
-        )
+        why = "says what moving its outputs takes" if graph.edges else "has no edges"
+        raise SpecError(f"graph {graph.name!r} {why}, so a bandwidth has no effect: leave it out")
     count = len(graph.nodes)
     colours: dict[int, int] = {}
     same = []
