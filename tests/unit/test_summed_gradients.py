@@ -85,3 +85,19 @@ def test_every_tensor_of_a_layer_has_weights_and_together_they_are_all(model: di
     for cost in costs(model, tensor_parallel=4).values():
         assert 0 < min(cost.tensors)
         assert cost.parameters == sum(cost.tensors)
+
+
+@pytest.mark.parametrize("model", ["gpt2_355m", "llama3_2_1b"])
+@pytest.mark.parametrize(("stage", "overlap"), [(0, True), (0, False), (1, True), (2, True)])
+def test_a_tied_table_is_reduced_and_gathered_once(model: str, stage: int, overlap: bool) -> None:
+    found = load_model(model)
+    work = Workload(model=found, sequence_length=512, global_batch_size=8)
+    plan = Plan(zero_stage=stage, overlap_gradients=overlap, overlap_parameters=overlap if stage else None)
+    program = simulate(work, plan, load_cluster("dgx_h100", 8)).program
+    links = [program.items[number] for number in program.item.tolist()]
+    sent = {
+        what: sum(link.message for link in links if isinstance(link, Link) and what in link.name and "norm" not in link.name)
+        for what in ("gradients", "weights")
+    }
+    assert sent["gradients"] == pytest.approx(4.0 * found.parameters, rel=0.001)
+    assert sent["weights"] == pytest.approx(2.0 * found.parameters if stage else 0.0, rel=0.001)

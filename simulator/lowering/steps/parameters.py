@@ -29,6 +29,7 @@ __all__ = [
     "Held",
     "Matrices",
     "all_alike",
+    "bucket_held",
     "chunk_held",
     "contents",
     "first_alike",
@@ -194,6 +195,27 @@ def group_held(state: State, kinds: Iterable[str]) -> Held:
     total = sum(c.parameters for c in costs) - _shared(state, kinds)
     experts = sum(c.expert_parameters for c in costs)
     return _with_frozen(state, Held(total, experts), Counter(kinds), kinds)
+
+
+def bucket_held(state: State, chunk: Chunk, kinds: tuple[str, ...]) -> Held:
+    """Weights of a bucket of a chunk's layers; a table that several of its buckets use belongs to the one whose backward ends last."""
+    held, model = group_held(state, kinds), state.workload.model
+    late = 0 if model.lora_rank else _tables_elsewhere(chunk.kinds, kinds, model.tied_embeddings)
+    return held._replace(all=held.all - late * table_size(state)) if late else held
+
+
+@functools.lru_cache(maxsize=1024)
+def _tables_elsewhere(chunk: tuple[str, ...], bucket: tuple[str, ...], tied: bool) -> int:
+    """How many tables that a bucket uses are complete only with an earlier part of its chunk.
+
+    >>> _tables_elsewhere(("embedding", "layer", "head"), ("head",), tied=True)
+    1
+    """
+    first: dict[str, str] = {}
+    for kind in chunk:
+        for name in table_copies((kind,), tied):
+            first.setdefault(name, kind)
+    return sum(first.get(name, bucket[0]) not in bucket for name in set(table_copies(bucket, tied)))
 
 
 def chunk_held(state: State, chunk: int) -> Held:

@@ -19,7 +19,16 @@ from simulator.lowering.steps.assign import classes_of
 from simulator.lowering.steps.cut import BUCKETS, UNBROKEN, UNITS
 from simulator.lowering.steps.hops import Chain, add_chains, gradient_link, links_of
 from simulator.lowering.steps.idle import idle_after
-from simulator.lowering.steps.parameters import chunk_held, group_held, rank_held, table_copies, table_size, words
+from simulator.lowering.steps.parameters import (
+    Held,
+    bucket_held,
+    chunk_held,
+    group_held,
+    rank_held,
+    table_copies,
+    table_size,
+    words,
+)
 from simulator.lowering.steps.state import State
 from simulator.lowering.steps.structure import Batch, Structure
 from simulator.program.program import COLLECTIVE, Link
@@ -57,18 +66,18 @@ _VARIANTS = 1 + max(UNBROKEN, UNITS, BUCKETS)
 def _buckets(state: State) -> np.ndarray:
     """One reduction per segment of every backward that completes a bucket (fused pairs are not cut: one for the whole); returns the rows
     of all of them."""
-    every, (_, class_of) = state.resolved.reduces_each, classes_of(state.chunks)
-    items: dict[tuple[str, ...], list[Chain]] = {}
+    every, (chunks, class_of) = state.resolved.reduces_each, classes_of(state.chunks)
+    items: dict[tuple[tuple[str, ...], Held], list[Chain]] = {}
     found: list[Chain] = []
     where: list[tuple[Backward, int]] = []
     for cut in state.build(_kinds_completing, every, class_of):
         number, variant, completes = cut
         for group, _, last in state.cuts[(number, "backward", variant)].spans:
-            if group not in items:
+            held = bucket_held(state, chunks[number], group)
+            if (group, held) not in items:
                 copied = len(group) if state.resolved.framework.cycle_time and len(group) > 1 else 0
-                held = group_held(state, group)
-                items[group] = links_of(state, f"gradients of {words(group)}", held, slices=2 * copied)
-            chains = _second_hop_once(state, items[group], completes)
+                items[group, held] = links_of(state, f"gradients of {words(group)}", held, slices=2 * copied)
+            chains = _second_hop_once(state, items[group, held], completes)
             found += chains
             where += [(cut, last)] * len(chains)
     return add_chains(state, found, _after_segments, every, class_of, tuple(where))
