@@ -43,7 +43,8 @@ def run(model: Model, length: int = 2048, gpus: int = 8, batch: int = 16, **plan
 @pytest.mark.parametrize("name", names("models"))
 def test_the_operators_own_exactly_the_parameters_that_are_counted(name: str) -> None:
     model = load_model(name)
-    workload = Workload(model=model, sequence_length=min(model.sequence_length, 256), global_batch_size=1)
+    length = model.sequence_length if model.network else min(model.sequence_length, 256)
+    workload = Workload(model=model, sequence_length=length, global_batch_size=1)
     resolved = replace(resolve(workload, Plan(), 1), vocabulary=model.vocabulary)
     costs = layer_costs(workload, resolved)
     total = costs["embedding"].parameters + costs["head"].parameters

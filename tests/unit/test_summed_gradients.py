@@ -6,11 +6,14 @@ from typing import Any
 
 import pytest
 
+from simulator.hardware.cluster import load_cluster
 from simulator.lowering import lower, resolve
 from simulator.lowering.layers.expand import LayerCost, layer_costs
 from simulator.plan.plan import Plan
-from simulator.program.program import Segment
+from simulator.program.program import Link, Segment
+from simulator.simulation import simulate
 from simulator.testing.block_contract import small_model
+from simulator.workload.model import load_model
 from simulator.workload.workload import Workload
 
 HIDDEN = 64
@@ -96,7 +99,9 @@ def test_a_tied_table_is_reduced_and_gathered_once(model: str, stage: int, overl
     program = simulate(work, plan, load_cluster("dgx_h100", 8)).program
     links = [program.items[number] for number in program.item.tolist()]
     sent = {
-        what: sum(link.message for link in links if isinstance(link, Link) and what in link.name and "norm" not in link.name)
+        what: sum(
+            link.message for link in links if isinstance(link, Link) and what in link.name and "norm" not in link.name
+        )
         for what in ("gradients", "weights")
     }
     assert sent["gradients"] == pytest.approx(4.0 * found.parameters, rel=0.001)
