@@ -437,7 +437,6 @@ def test_recipes_of_the_library_widen_their_fused_loss() -> None:
         ("H100-80GB-SXM", "torch 2.10", "sdpa"),
         ("H100-80GB-SXM", "2026-08", "te"),
         ("H100-80GB-SXM", "2026-01", "sdpa"),
-        ("H100-80GB-SXM", "", "sdpa"),
         ("A100-80GB-SXM", "torch 2.12", "sdpa"),
     ],
 )
