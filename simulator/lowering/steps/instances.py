@@ -20,6 +20,7 @@ from simulator.lowering.steps.assign import Chunk, classes_of
 from simulator.lowering.steps.bucket_parts import is_cut, parts_of
 from simulator.lowering.steps.carried_units import carried
 from simulator.lowering.steps.cut import BUCKETS, UNBROKEN, UNITS, Cut, Sizes, cut_chunk
+from simulator.lowering.steps.parameters import weights_elsewhere
 from simulator.lowering.steps.state import State
 from simulator.lowering.steps.structure import Batch, Structure
 from simulator.lowering.steps.unit_parts import quantising
@@ -43,7 +44,14 @@ def _cut(state: State, chunk: Chunk, direction: str, variant: int) -> Cut:
         parts = state.parts if direction == "backward" else {}
         sizes = tuple(
             [
-                tuple((part, state.costs[part].trained * resolved.gradient_bytes) for part in parts.get(kind, (kind,)))
+                tuple(
+                    (
+                        part,
+                        (state.costs[part].trained - weights_elsewhere(state, chunk, (part,)))
+                        * resolved.gradient_bytes,
+                    )
+                    for part in parts.get(kind, (kind,))
+                )
                 for kind in dict.fromkeys((*chunk.kinds, *chunk.backward))
             ]
         )

@@ -40,6 +40,7 @@ __all__ = [
     "summed_parameters",
     "table_copies",
     "table_size",
+    "weights_elsewhere",
     "words",
 ]
 
@@ -199,9 +200,15 @@ def group_held(state: State, kinds: Iterable[str]) -> Held:
 
 def bucket_held(state: State, chunk: Chunk, kinds: tuple[str, ...]) -> Held:
     """Weights of a bucket of a chunk's layers; a table that several of its buckets use belongs to the one whose backward ends last."""
-    held, model = group_held(state, kinds), state.workload.model
+    held, late = group_held(state, kinds), weights_elsewhere(state, chunk, kinds)
+    return held._replace(all=held.all - late) if late else held
+
+
+def weights_elsewhere(state: State, chunk: Chunk, kinds: tuple[str, ...]) -> float:
+    """Weights of a bucket that are reduced with another one of its chunk [count]."""
+    model = state.workload.model
     late = 0 if model.lora_rank else _tables_elsewhere(chunk.kinds, kinds, model.tied_embeddings)
-    return held._replace(all=held.all - late * table_size(state)) if late else held
+    return late * table_size(state) if late else 0.0
 
 
 @functools.lru_cache(maxsize=1024)
