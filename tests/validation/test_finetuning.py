@@ -37,7 +37,7 @@ def test_first_predictions_err_as_the_documents_state() -> None:
 
 @pytest.mark.slow
 def test_today_they_err_as_the_documents_state() -> None:
-    every = run_outcomes(rows("finetuning_runs"))
+    every = run_outcomes(rows("finetuning_runs"), everything=True)
     found: list[Outcome] = [o for some in every for o in some if o.quantity == "step_time_s"]
     errors = {o.case_id: (o.group, o.predicted / o.measured - 1.0) for o in found if o.predicted and o.measured}
     assert len(errors) == 47
