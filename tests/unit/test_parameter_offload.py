@@ -189,3 +189,27 @@ def test_refused_where_it_cannot_act(plan: dict[str, Any], value: str, way: str)
         lower(LLAMA, Plan(**plan), 8)
     assert value in str(caught.value)
     assert way in str(caught.value)
+
+
+@pytest.mark.parametrize("tier", ["host", "nvme"])
+def test_a_rank_alone_fetches_its_weights_from_where_they_lie(tier: str) -> None:
+    """ZeRO-Infinity's headline on one GPU: of the weights only what runs stands there, and each layer comes for every pass."""
+    work = Workload(model=load_model("gpt3_13b"), sequence_length=1024, global_batch_size=4, precision="fp16")
+    cluster = load_cluster("v100_dgx2", 1)
+
+    def predicted(**plan: Any) -> Prediction:
+        return simulate(work, Plan(framework="deepspeed", zero_stage=3, recompute="full", **plan), cluster)
+
+    here, away = predicted(optimizer_offload=tier), predicted(optimizer_offload=tier, parameter_offload=tier)
+    assert not here.fits or here.peak_memory > 2 * work.model.parameters
+    assert away.peak_memory < here.peak_memory - 1.8 * work.model.parameters
+    copies = [item for item in away.program.items if isinstance(item, Link) and "shard of weights" in item.name]
+    brought = sum(
+        away.program.items[number].message
+        for number in away.program.item.tolist()
+        if away.program.items[number] in copies
+    )
+    assert brought >= 2 * 2 * 0.99 * work.model.parameters  # forward and backward
+    gathered = [item for item in away.program.items if isinstance(item, Link) and item.collective == "all_gather"]
+    seconds = price(away.program, cluster).occupancy
+    assert all(seconds[away.program.items.index(link)] == 0.0 for link in gathered)

@@ -33,12 +33,6 @@ def check_effects(plan: Plan, framework: Framework, replicas: int, schedule: Sch
             f"zero_stage = {plan.zero_stage} and data_parallel = 1",
             f"zero_stage = {nearest}, or data_parallel > 1" + (leaves if plan.zero_stage == 2 and not nearest else ""),
         )
-    if plan.parameter_offload == "nvme" and replicas == 1:
-        refuse(
-            "parameter_offload = 'nvme' reads the shards that ranks gather, and a rank alone keeps its weights",
-            "data_parallel = 1",
-            "data_parallel > 1, or optimizer_offload = 'nvme' alone",
-        )
     if plan.overlap_parameters and schedule.replicas > 1:
         refuse(
             "updated weights are gathered beside the first forward that needs them, and copies of a chunk need them at different "

@@ -82,10 +82,13 @@ class Held(NamedTuple):
 
     def parts(self, resolved: ResolvedPlan) -> list[tuple[str, float, tuple[str, ...]]]:
         """Return (what they are, weights, mesh axes of the ranks that shard them or add their gradients) where several do."""
-        out = []
-        if resolved.shard_size > 1 and self.all > self.experts:
+        out, away = (
+            [],
+            resolved.parameter_offload > 0 and resolved.shard_size == 1,
+        )  # a rank alone fetches what lies elsewhere
+        if (resolved.shard_size > 1 or away) and self.all > self.experts:
             out.append(("", self.all - self.experts, resolved.groups.shards))
-        if self.experts and resolved.expert_shard_size > 1:
+        if self.experts and (resolved.expert_shard_size > 1 or away):
             out.append((" (experts)", self.experts, resolved.groups.expert_shards))
         return out
 

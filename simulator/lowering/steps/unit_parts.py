@@ -142,7 +142,8 @@ def unit_parts(
         for piece, held, twice in _pieces(state, kinds):
             name = whole + piece
             trained = {what: count for what, count, _ in held.trained.parts(resolved)}
-            chains = dict(zip(trained, _reductions(state, name, held), strict=True))
+            reductions = _reductions(state, name, held)
+            chains = dict(zip(trained, reductions, strict=True)) if reductions else {}
             stays = bool(piece) and held.all < resolved.framework.keeps_tensors_below
             for what, gathered, group in held.gathered(resolved):
                 gather, again = (-1, -1) if stays else gather_links(state, f"weights of {name}{what}", gathered, group)
