@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from simulator.lowering.memory.offload import COPY_BACK_LANE, COPY_LANE, add_copies, copy_link
-from simulator.lowering.steps.parameters import group_held, words
+from simulator.lowering.steps.parameters import Held, words
 from simulator.lowering.steps.state import State
 from simulator.program.program import Tensor
 
@@ -25,10 +25,11 @@ __all__ = ["Bucket", "add_gradients_down"]
 
 
 class Bucket(NamedTuple):
-    """Gradients that a backward makes: of which layers, in which segments of which action, and the rows that add them up between
-    replicas."""
+    """Gradients that a backward makes: of which layers and weights, in which segments of which action, and the rows that add them up
+    between replicas."""
 
     kinds: tuple[str, ...]
+    weights: Held
     action: int
     first: int
     last: int
@@ -47,9 +48,9 @@ class _Copied(NamedTuple):
 def add_gradients_down(state: State, buckets: list[Bucket]) -> None:
     """Add the copies of all buckets, in the order in which they are made."""
     order = state.order
-    known = {kinds: _copied(state, kinds) for kinds in dict.fromkeys(bucket.kinds for bucket in buckets)}
-    copied = np.array([known[bucket.kinds] for bucket in buckets], np.int64)
-    action, first, last = np.array([bucket[1:4] for bucket in buckets], np.int64).T
+    known = {what: _copied(state, *what) for what in dict.fromkeys((b.kinds, b.weights) for b in buckets)}
+    copied = np.array([known[b.kinds, b.weights] for b in buckets], np.int64)
+    action, first, last = np.array([(b.action, b.first, b.last) for b in buckets], np.int64).T
     first, last = state.first_row[action] + first, state.first_row[action] + last
     rank = state.pattern.rank[action]
     before = _same_before(list(zip(order.chunk[action].tolist(), (bucket.first for bucket in buckets), strict=True)))
@@ -68,9 +69,9 @@ def add_gradients_down(state: State, buckets: list[Bucket]) -> None:
     state.down = np.array([down[rank == r][-1] for r in range(state.ranks)])
 
 
-def _copied(state: State, kinds: tuple[str, ...]) -> _Copied:
+def _copied(state: State, kinds: tuple[str, ...], weights: Held) -> _Copied:
     resolved, name = state.resolved, f"gradients of {words(kinds)}"
-    size = resolved.optimizer_offload * group_held(state, kinds).trained.sharded(resolved) * resolved.gradient_bytes
+    size = resolved.optimizer_offload * weights.sharded(resolved) * resolved.gradient_bytes
     down, up = (copy_link(state, what, name, size, resolved.gradient_dtype) for what in ("to_host", "to_device"))
     made = Tensor(name=f"{name}, on their way to the host", category="gradients", bytes=size)
     summed = Tensor(name=f"{name}, those of earlier microbatches", category="gradients", bytes=size)

@@ -23,7 +23,6 @@ from simulator.lowering.steps.parameters import (
     Held,
     bucket_held,
     chunk_held,
-    group_held,
     rank_held,
     table_copies,
     table_size,
@@ -85,11 +84,12 @@ def _buckets(state: State) -> np.ndarray:
 
 def _with_rows(state: State, rows: np.ndarray) -> list[Bucket]:
     """The buckets of all backwards that complete some, each with the rows of its reductions, of which each has as many."""
-    out, start, (_, class_of) = [], 0, classes_of(state.chunks)
+    out, start, (chunks, class_of) = [], 0, classes_of(state.chunks)
     for action, chunk, variant, _ in state.build(_completing, state.resolved.zero_stage == 2):
         for group, first, last in state.cuts[(class_of[chunk], "backward", variant)].spans:
-            count = len(group_held(state, group).trained.hops(state.resolved))
-            out.append(Bucket(group, action, first, last, tuple(rows[start : start + count].tolist())))
+            held = bucket_held(state, chunks[class_of[chunk]], group).trained
+            count = len(held.hops(state.resolved))
+            out.append(Bucket(group, held, action, first, last, tuple(rows[start : start + count].tolist())))
             start += count
     return out
 
