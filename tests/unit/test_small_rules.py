@@ -107,21 +107,24 @@ def test_compute_beside_an_exchange_is_slowed_by_what_was_measured_or_by_the_mul
 
 
 @pytest.mark.parametrize(
-    ("all_of_them", "experts", "ranks", "expert_ranks", "named"),
+    ("all_of_them", "experts", "ranks", "expert_ranks", "away", "named"),
     [
-        (10.0, 0.0, 4, 4, [""]),
-        (10.0, 0.0, 1, 1, []),
-        (10.0, 10.0, 4, 2, [" (experts)"]),
-        (10.0, 4.0, 4, 1, [""]),
-        (10.0, 4.0, 1, 2, [" (experts)"]),
-        (10.0, 4.0, 4, 2, ["", " (experts)"]),
+        (10.0, 0.0, 4, 4, 0.0, [""]),
+        (10.0, 0.0, 1, 1, 0.0, []),
+        (10.0, 0.0, 1, 1, 0.5, [""]),
+        (10.0, 10.0, 4, 2, 0.0, [" (experts)"]),
+        (10.0, 4.0, 4, 1, 0.5, [""]),
+        (10.0, 4.0, 1, 2, 0.0, [" (experts)"]),
+        (10.0, 4.0, 4, 2, 0.0, ["", " (experts)"]),
     ],
 )
-def test_weights_are_sharded_where_there_are_some_and_several_ranks(
-    all_of_them: float, experts: float, ranks: int, expert_ranks: int, named: list[str]
+def test_weights_are_sharded_where_there_are_some_and_several_ranks_or_they_lie_elsewhere(
+    all_of_them: float, experts: float, ranks: int, expert_ranks: int, away: float, named: list[str]
 ) -> None:
     groups = SimpleNamespace(shards=("dp",), expert_shards=("edp",))
-    resolved: Any = SimpleNamespace(shard_size=ranks, expert_shard_size=expert_ranks, groups=groups)
+    resolved: Any = SimpleNamespace(
+        shard_size=ranks, expert_shard_size=expert_ranks, groups=groups, parameter_offload=away
+    )
     assert named == [what for what, _, _ in Held(all_of_them, experts).parts(resolved)]
 
 
