@@ -48,7 +48,7 @@ def milliseconds(planner: str, name: str) -> float:
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=[pytest.mark.slow] * name.startswith("gnmt"))
+        pytest.param(name, marks=[pytest.mark.slow] * name.startswith(("gnmt", "bert_l-3_t")))
         for name, (load, *_) in LOADS.items()
         if load is not None
     ],
@@ -96,6 +96,7 @@ def test_splits_of_experts_have_their_published_load(name: str) -> None:
     assert one.cost(plan) * 1e3 == pytest.approx(LOADS[name][4], rel=1e-5)
 
 
+@pytest.mark.slow
 def test_the_integer_programme_proves_what_local_search_found() -> None:
     """Least loads of any placement: bert24_training 39.79 ms, which local search misses by 0.2 %; bert_l-3_inference 21.91 ms."""
     found = PLANNERS.get("integer").solve(problem("bert_l-3_inference"), Budget(seconds=300))

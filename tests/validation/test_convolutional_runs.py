@@ -175,6 +175,7 @@ AMOEBANET = [
 """GPUs, microbatches, images, layers of each GPU (the ends left out), images per second: benchmarks/amoebanetd-speed, table 2 of GPipe."""
 
 
+@pytest.mark.slow
 def test_amoebanet_speeds_up_as_torchgpipe_printed() -> None:
     """With the authors' own cuts: eight of nine ratios within a tenth, that of 4 GPUs with 4 microbatches within a quarter."""
     off, rates = {}, {}
