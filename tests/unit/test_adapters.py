@@ -175,6 +175,18 @@ def test_every_plan_takes_them_and_no_bound_lies_above(plan: dict[str, Any], fie
     assert np.isfinite(found.step_time)
 
 
+@pytest.mark.parametrize("fields", [{}, {"frozen_format": "nf4"}])
+@pytest.mark.parametrize("stage", [0, 1, 2])
+def test_a_layer_with_more_of_them_than_a_bucket_holds_sends_them_in_parts(stage: int, fields: dict[str, Any]) -> None:
+    plan = {"microbatch_size": 2, "zero_stage": stage, "overlap_parameters": True if stage else None}
+    whole, cut = (predict(adapted(**fields), **plan, overlap_gradients=True, bucket_size=b) for b in ("1 GB", "1 MB"))
+    assert messages(cut, "gradients", "parts of layers") > 0
+    assert messages(cut, "gradients of") == pytest.approx(messages(whole, "gradients of"))
+    assert messages(cut, "gradients of") == pytest.approx(4.0 * JOINED, rel=0.001)
+    assert messages(cut, "weights of") == messages(whole, "weights of")
+    assert memory(cut)["optimizer_states"] == memory(whole)["optimizer_states"]
+
+
 def test_experts_have_adapters_each() -> None:
     model, plain = adapted("mixtral_8x7b"), load_model("mixtral_8x7b")
     per_expert = 16 * 3 * (plain.hidden + plain.expert_ffn)

@@ -15,10 +15,11 @@ from simulator.lowering.layers.fused_experts import with_kernels
 from simulator.lowering.layers.gathered import gathered_bytes
 from simulator.lowering.layers.graphs import graph_inputs, started_by
 from simulator.lowering.layers.holdings import (
+    Frozen,
     Matrix,
+    WeightTensor,
     expert_parameters,
     frozen_parameters,
-    frozen_tensors,
     parameters,
     summed_parameters,
     trained_by,
@@ -59,10 +60,6 @@ Sizes = tuple[int, int, int, int, int]
 """Sequences, tokens of each on this rank, tokens that ran before, ranks that share them, tokens of the encoder."""
 
 
-Frozen = tuple[float, float, float, float]
-_ALL_TRAINED: Frozen = (0.0, 0.0, 0.0, 0.0)
-
-
 @dataclass(frozen=True, kw_only=True, eq=False)
 class LayerCost:
     """One kind of layer on one GPU.
@@ -76,11 +73,10 @@ class LayerCost:
         again: tensors made again for its backward while another layer's, kept by the forward, may stand in their place.
         unit_mark: as `backward_mark`, of a unit of FSDP's whose gradients stay as they are made: with those that are there by then.
         parameters: weights on this GPU before ZeRO [count]; `expert_parameters` are held by other sets of ranks than the rest.
-        frozen: those that are never trained, of these those of experts that are held apart, and of both those that stand in 4 bits.
+        frozen: those that are never trained.
         summed: (what, mesh axes, count) of those of whose gradients ranks that split layers have a term each, which they add up.
         input_bytes: activation that crosses a chunk boundary, per GPU [B].
-        tensors: sizes of its weight tensors, those of routed experts left out [count].
-        frozen_tensors: of each whether it is frozen, and whether in 4 bits; () = all are trained.
+        weights: its weight tensors, those of routed experts left out.
         between: gradients of what operators with weights made, from which those of the weights are made [B].
         matrices: makes the list of its matrices of weights; nothing of what is no layer.
     """
@@ -94,23 +90,26 @@ class LayerCost:
     again: tuple[Tensor, ...] = ()
     unit_mark: tuple[Tensor, ...] = ()
     expert_parameters: float = 0.0
-    frozen: Frozen = _ALL_TRAINED
+    frozen: Frozen = Frozen()
     summed: tuple[tuple[str, tuple[str, ...], float], ...] = ()
-    tensors: tuple[float, ...] = ()
-    frozen_tensors: tuple[tuple[bool, bool], ...] = ()
+    weights: tuple[WeightTensor, ...] = ()
     between: float = 0.0
     matrices: Callable[[], tuple[Matrix, ...]] = tuple
 
     @property
     def trained(self) -> float:
         """Weights on this GPU that have gradients [count]."""
-        return self.parameters - self.frozen[0]
+        return self.parameters - self.frozen.all
+
+    @property
+    def tensors(self) -> tuple[float, ...]:
+        """Sizes of `weights` [count]."""
+        return tuple(tensor.size for tensor in self.weights)
 
     @property
     def trained_tensors(self) -> tuple[float, ...]:
-        """Those of `tensors` that are updated."""
-        frozen = self.frozen_tensors or ((False, False),) * len(self.tensors)
-        return tuple(size for size, (never, _) in zip(self.tensors, frozen, strict=True) if not never)
+        """Sizes of those of `weights` that are updated [count]."""
+        return tuple(tensor.size for tensor in self.weights if not tensor.frozen)
 
     @functools.cached_property
     def forward(self) -> OperatorTable:
@@ -288,8 +287,7 @@ def _layer_cost(
         input_bytes=(part.boundary_bytes or part.input_bytes) / stream,
         expert_parameters=plain.expert_parameters,
         frozen=plain.frozen,
-        tensors=plain.tensors,
-        frozen_tensors=plain.frozen_tensors,
+        weights=plain.weights,
         between=plain.between,
         matrices=functools.partial(weight_matrices, ctx, part, experts_apart)
         if is_layer(kind) or kind == MTP_LAYER
@@ -313,8 +311,7 @@ class _Plain(NamedTuple):
     summed: tuple[tuple[str, tuple[str, ...], float], ...]
     expert_parameters: float
     frozen: Frozen
-    tensors: tuple[float, ...]
-    frozen_tensors: tuple[tuple[bool, bool], ...]
+    weights: tuple[WeightTensor, ...]
     between: float
 
 
@@ -353,9 +350,8 @@ def _plain(ctx: LayerContext, model: Model, kind: str, sizes: Sizes, vocabulary:
         parameters=parameters(ctx, part),
         summed=summed_parameters(ctx, part),
         expert_parameters=expert_parameters(ctx, part) if experts_apart else 0.0,
-        frozen=frozen_parameters(ctx, part, experts_apart) if model.lora_rank else _ALL_TRAINED,
-        tensors=weight_tensors(ctx, part, model.norm, experts_apart),
-        frozen_tensors=frozen_tensors(ctx, part, model.norm, experts_apart) if model.lora_rank else (),
+        frozen=frozen_parameters(ctx, part, experts_apart),
+        weights=weight_tensors(ctx, part, model.norm, experts_apart),
         between=sum(_made(ctx, o) for o in part.operators if trained_by(ctx, o)),
     )
 

@@ -14,10 +14,11 @@ from simulator.workload.operator import LayerPart, Operator
 
 __all__ = [
     "MESH_WEIGHTS",
+    "Frozen",
     "Matrix",
+    "WeightTensor",
     "expert_parameters",
     "frozen_parameters",
-    "frozen_tensors",
     "held_by",
     "parameters",
     "summed_parameters",
@@ -36,6 +37,24 @@ class Matrix(NamedTuple):
     experts: bool
 
 
+class Frozen(NamedTuple):
+    """Weights on one GPU that are never trained [count]: all, those of experts that other sets of ranks hold, and of both those that stand
+    in less than a byte."""
+
+    all: float = 0.0
+    experts: float = 0.0
+    narrow: float = 0.0
+    narrow_experts: float = 0.0
+
+
+class WeightTensor(NamedTuple):
+    """A tensor of weights on one GPU: its size [count], whether it is frozen, and whether it stands in less than a byte."""
+
+    size: float
+    frozen: bool = False
+    narrow: bool = False
+
+
 MESH_WEIGHTS = "weight"
 """What those are called that lie on some axes of a mesh, matrices among them: where gradients are sharded each rank adds its shard."""
 
@@ -45,17 +64,20 @@ def parameters(ctx: LayerContext, part: LayerPart) -> float:
     return sum(held_by(ctx, o) for o in part.operators)
 
 
-def frozen_parameters(ctx: LayerContext, part: LayerPart, experts_apart: bool) -> tuple[float, float, float, float]:
-    """Return those that are never trained, of these those of experts that other sets of ranks hold, and of both those that stand in less
-    than a byte [count]."""
-    found = [0.0] * 4
-    for o in part.operators:
-        for w in o.op.weights:
-            if w.frozen:
-                held, apart = _held(ctx, (w,)), experts_apart and _of_experts(ctx, o)
-                for place, counts in enumerate((True, apart, w.element < 1, apart and w.element < 1)):
-                    found[place] += held * counts
-    return found[0], found[1], found[2], found[3]
+def frozen_parameters(ctx: LayerContext, part: LayerPart, experts_apart: bool) -> Frozen:
+    """Return those that are never trained."""
+    some = [
+        (_held(ctx, (w,)), experts_apart and _of_experts(ctx, o), w.element < 1)
+        for o in part.operators
+        for w in o.op.weights
+        if w.frozen
+    ]
+    return Frozen(
+        all=sum(held for held, _, _ in some),
+        experts=sum(held for held, apart, _ in some if apart),
+        narrow=sum(held for held, _, narrow in some if narrow),
+        narrow_experts=sum(held for held, apart, narrow in some if apart and narrow),
+    )
 
 
 def trained_by(ctx: LayerContext, o: Operator) -> float:
@@ -100,28 +122,20 @@ def expert_parameters(ctx: LayerContext, part: LayerPart) -> float:
     return sum(held_by(ctx, o) for o in part.operators if _of_experts(ctx, o))
 
 
-def weight_tensors(ctx: LayerContext, part: LayerPart, norm: str, experts_apart: bool) -> tuple[float, ...]:
-    """Sizes of the weight tensors on one GPU [count].
+def weight_tensors(ctx: LayerContext, part: LayerPart, norm: str, experts_apart: bool) -> tuple[WeightTensor, ...]:
+    """The weight tensors on one GPU.
 
     Args:
         norm: kind of norm: a layer norm has two tensors.
         experts_apart: other sets of ranks hold routed experts than the rest: these are left out; else each of their products is one
             tensor of all experts.
     """
-    return tuple(size for o in _listed(ctx, part, experts_apart) for size in _tensors(ctx, o, norm))
-
-
-def frozen_tensors(ctx: LayerContext, part: LayerPart, norm: str, experts_apart: bool) -> tuple[tuple[bool, bool], ...]:
-    """Return of each of `weight_tensors` whether it is frozen, and whether it stands in less than a byte."""
     return tuple(
-        (o.op.frozen, any(w.element < 1 for w in o.op.weights))
-        for o in _listed(ctx, part, experts_apart)
-        for _ in _tensors(ctx, o, norm)
+        WeightTensor(size, o.op.frozen, any(w.element < 1 for w in o.op.weights))
+        for o in part.operators
+        if not (experts_apart and _of_experts(ctx, o))
+        for size in _tensors(ctx, o, norm)
     )
-
-
-def _listed(ctx: LayerContext, part: LayerPart, experts_apart: bool) -> list[Operator]:
-    return [o for o in part.operators if not (experts_apart and _of_experts(ctx, o))]
 
 
 def weight_matrices(ctx: LayerContext, part: LayerPart, experts_apart: bool) -> tuple[Matrix, ...]:

@@ -27,7 +27,7 @@ from simulator.lowering.steps.parameters import Held, all_alike, group_held, ran
 from simulator.lowering.steps.state import State
 from simulator.lowering.steps.structure import Structure
 from simulator.lowering.steps.unit_parts import gradient_made, made_in_turn
-from simulator.lowering.steps.update import gradients_dropped, optimizer_bytes
+from simulator.lowering.steps.update import gradients_dropped, optimizer_bytes, states_kept
 from simulator.plan.zero import ModelStates, model_states
 from simulator.program.program import Tensor
 from simulator.workload.precision import NF4_BYTES
@@ -373,21 +373,15 @@ def _frozen(held: Held, resolved: ResolvedPlan) -> list[ModelStates]:
 
 def _on_host(state: State, rank: int) -> list[Tensor]:
     """What stands in the host's memory for one GPU of a rank, at most."""
-    mine = _updated_by(state, rank)
+    mine = states_kept(state, rank_held(state, rank))
     shards = shards_on_host(state, rank, state.resolved.optimizer_offload * mine)
     return [*host_tensors(state, rank, mine), *shards, *activations_on_host(state, rank)]
 
 
 def _on_drives(state: State, rank: int) -> list[Tensor]:
     """What stands on the host's drives for one GPU of a rank, at most."""
-    mine = _updated_by(state, rank)
+    mine = states_kept(state, rank_held(state, rank))
     return [*nvme_tensors(state, mine), *shards_on_drives(state, rank, state.resolved.optimizer_offload * mine)]
-
-
-def _updated_by(state: State, rank: int) -> float:
-    """Weights that one GPU of a rank updates [count]."""
-    held = rank_held(state, rank).trained
-    return held.sharded(state.resolved) if state.resolved.zero_stage else held.all
 
 
 def _secondary(held: Held, resolved: ResolvedPlan) -> float:

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from simulator.lowering.resolve.mesh_rules import MESH_AXES
 from simulator.lowering.resolve.resolved_plan import ResolvedPlan
-from simulator.lowering.steps.parameters import Held, rank_chunks, rank_held
+from simulator.lowering.steps.parameters import Held, in_full_width, rank_chunks, rank_held
 from simulator.lowering.steps.state import State
 from simulator.lowering.steps.unit_parts import kept_tensors
-from simulator.lowering.steps.update import listed_results, master_bytes, optimizer_bytes
+from simulator.lowering.steps.update import listed_results, master_bytes, optimizer_bytes, states_kept
 from simulator.program.program import Tensor
 from simulator.workload.graph import Dim
-from simulator.workload.precision import NF4_BYTES
 
 __all__ = ["beside_states"]
 
@@ -153,10 +152,9 @@ def _broken_places(state: State, rank: int, held: Held) -> list[Tensor]:
     resolved = state.resolved
     if not resolved.framework.states_break_places or resolved.pipeline_parallel > 1:
         return []
-    mine = held.sharded(resolved) if resolved.zero_stage else held.all
-    late = mine * (optimizer_bytes(state, held.others / held.all if held.others else 0.0) - master_bytes(state)) * (
-        1.0 - resolved.optimizer_offload
-    ) + listed_results(state, rank)
+    late = states_kept(state, held) * (
+        optimizer_bytes(state, held.others / held.all if held.others else 0.0) - master_bytes(state)
+    ) * (1.0 - resolved.optimizer_offload) + listed_results(state, rank)
     kinds = [kind for chunk in state.chunks for kind in chunk.kinds]
     marks = [state.costs[kind].forward_mark for kind in kinds] + [state.costs[kind].backward_mark for kind in kinds]
     kept = sum(tensor.bytes for kind in kinds for tensor in state.costs[kind].saved)
@@ -167,7 +165,7 @@ def _broken_places(state: State, rank: int, held: Held) -> list[Tensor]:
 def _gathered(state: State, kind: str) -> float:
     """Weights of a layer as they are gathered, in those of full width [count]."""
     cost = state.costs[kind]
-    return cost.parameters - cost.frozen[2] * (1.0 - NF4_BYTES / state.resolved.precision.element)
+    return in_full_width(cost.parameters, cost.frozen.narrow, state.resolved.precision.element)
 
 
 def _fsdp_pools(state: State, held: Held) -> list[Tensor]:

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from simulator.lowering.layers.expand import LayerCost
+from simulator.lowering.layers.holdings import Frozen
 from simulator.lowering.resolve.resolved_plan import ResolvedPlan
 from simulator.program.program import COLLECTIVE, COMPUTE, EAGER, OperatorTable
 
@@ -52,7 +53,14 @@ def parts_of(cost: LayerCost, most: float) -> tuple[LayerCost, ...]:
     cuts = [tuple([end for end, _ in found[:-1]]) for found in ends]
     return tuple(
         [
-            replace(cost, tables=_given(cost, tables, cuts, number), parameters=count, saved=(), tensors=())
+            replace(
+                cost,
+                tables=_given(cost, tables, cuts, number),
+                parameters=count,
+                frozen=Frozen(),  # a part is what a bucket has: weights that are trained
+                saved=(),
+                weights=(),
+            )
             for number, count in enumerate(weights)
         ]
     )

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from simulator.lowering.steps.assign import classes_of
-from simulator.lowering.steps.parameters import bucket_held, words
+from simulator.lowering.steps.parameters import Held, bucket_held, words
 from simulator.lowering.steps.state import State
 from simulator.lowering.steps.structure import Batch, Structure
 from simulator.lowering.steps.unit_parts import gather_link
@@ -20,18 +20,19 @@ __all__ = ["gather_buckets"]
 def gather_buckets(state: State) -> None:
     """One gather per bucket of a chunk's weights, before the first forward that needs them."""
     element = state.resolved.precision.element
-    items: dict[tuple[str, ...], list[int]] = {}
+    items: dict[tuple[tuple[str, ...], Held], list[int]] = {}
     places: list[tuple[tuple[int, int], Waited]] = []
     chunks, class_of = classes_of(state.chunks)
     for number, variant in state.build(_kinds_of_first_forwards, class_of):
         found: list[tuple[int, int]] = []
         for group, first, _ in state.cuts[(number, "forward", variant)].spans:
-            if group not in items:
-                items[group] = [
+            held = bucket_held(state, chunks[number], group).trained
+            if (group, held) not in items:
+                items[group, held] = [
                     gather_link(state, f"weights of {words(group)}{what}", count * element, axes)
-                    for what, count, axes in bucket_held(state, chunks[number], group).trained.parts(state.resolved)
+                    for what, count, axes in held.parts(state.resolved)
                 ]
-            found += [(item, first) for item in items[group]]
+            found += [(item, first) for item in items[group, held]]
         places.append(((number, variant), tuple(found)))
     state.build(_add_buckets, class_of, tuple(places))
 

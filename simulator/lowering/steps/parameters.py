@@ -34,6 +34,7 @@ __all__ = [
     "contents",
     "first_alike",
     "group_held",
+    "in_full_width",
     "layer_counts",
     "rank_chunks",
     "rank_held",
@@ -82,10 +83,8 @@ class Held(NamedTuple):
 
     def parts(self, resolved: ResolvedPlan) -> list[tuple[str, float, tuple[str, ...]]]:
         """Return (what they are, weights, mesh axes of the ranks that shard them or add their gradients) where several do."""
-        out, away = (
-            [],
-            resolved.parameter_offload > 0 and resolved.shard_size == 1,
-        )  # a rank alone fetches what lies elsewhere
+        out = []
+        away = resolved.parameter_offload > 0 and resolved.shard_size == 1  # a rank alone fetches what lies elsewhere
         if (resolved.shard_size > 1 or away) and self.all > self.experts:
             out.append(("", self.all - self.experts, resolved.groups.shards))
         if self.experts and (resolved.expert_shard_size > 1 or away):
@@ -94,12 +93,9 @@ class Held(NamedTuple):
 
     def gathered(self, resolved: ResolvedPlan) -> list[tuple[str, float, tuple[str, ...]]]:
         """Return `parts` as they are gathered: in weights as wide as those that do not stand in 4 bits."""
-        out = self.parts(resolved)
-        if not self.narrow:
-            return out
-        saved = 1.0 - NF4_BYTES / resolved.gathered_bytes
-        of_experts = self.narrow_experts
-        return [(w, n - saved * (of_experts if w else self.narrow - of_experts), axes) for w, n, axes in out]
+        wide = functools.partial(in_full_width, element=resolved.gathered_bytes)
+        of_experts, rest = self.narrow_experts, self.narrow - self.narrow_experts
+        return [(what, wide(n, of_experts if what else rest), axes) for what, n, axes in self.parts(resolved)]
 
     def hops(self, resolved: ResolvedPlan) -> list[tuple[str, list[tuple[float, tuple[str, ...]]]]]:
         """Return (what they are, [(gradients, mesh axes), ...]): along which axes gradients are added, one after the other.
@@ -140,6 +136,11 @@ class Held(NamedTuple):
                 mine = tuple([(n * m.many, m.rows, m.columns) for m, n in matrices if m.experts == bool(what)])
                 found.append(Part(what=what, weights=weights, group=axes, ranks=ranks, matrices=mine))
         return tuple(found)
+
+
+def in_full_width(weights: float, narrow: float, element: float) -> float:
+    """How many weights of `element` bytes are as large as some of which `narrow` stand in 4 bits [count]."""
+    return weights - narrow * (1.0 - NF4_BYTES / element)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -251,9 +252,11 @@ def _with_frozen(state: State, held: Held, counts: Mapping[str, int], kinds: tup
     """Weights with those among them that are frozen, or left to another optimizer; `counts`: layers of each kind."""
     if state.workload.model.lora_rank:
         some = [(count, state.costs[kind].frozen) for kind, count in counts.items()]
-        each = [sum(count * frozen[place] for count, frozen in some) for place in range(4)]
         held = held._replace(
-            frozen=each[0] - _shared(state, kinds), frozen_experts=each[1], narrow=each[2], narrow_experts=each[3]
+            frozen=sum(count * frozen.all for count, frozen in some) - _shared(state, kinds),
+            frozen_experts=sum(count * frozen.experts for count, frozen in some),
+            narrow=sum(count * frozen.narrow for count, frozen in some),
+            narrow_experts=sum(count * frozen.narrow_experts for count, frozen in some),
         )
     others = _others(state, counts, held.trained.all)
     return held._replace(others=others) if others else held

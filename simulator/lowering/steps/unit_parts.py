@@ -206,11 +206,7 @@ def _pieces(state: State, kinds: tuple[str, ...]) -> list[tuple[str, Held, bool]
 
 def _tensors(cost: LayerCost) -> list[Held]:
     """The weight tensors of a layer, each as the weights that it is."""
-    frozen = cost.frozen_tensors or ((False, False),) * len(cost.tensors)
-    return [
-        Held(size, frozen=size * never, narrow=size * narrow)
-        for size, (never, narrow) in zip(cost.tensors, frozen, strict=True)
-    ]
+    return [Held(size, frozen=size * frozen, narrow=size * narrow) for size, frozen, narrow in cost.weights]
 
 
 def _experts(held: Held) -> Held:

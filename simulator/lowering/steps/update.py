@@ -43,6 +43,7 @@ __all__ = [
     "listed_results",
     "master_bytes",
     "optimizer_bytes",
+    "states_kept",
     "tensors_held",
     "update_segments",
     "weight_gathers",
@@ -112,13 +113,13 @@ def add_update(state: State) -> None:
     stands = tuple(_of_each_rank(state, lambda rank: state.effect(_stands_in_update(state, rank))))
     rows = state.build(_add_optimizer, optimizer)
     state.stand(_stand, stands)
-    hosts, back = add_host_update(state, lambda held: _mine(state, held), rank, before)
+    hosts, back = add_host_update(state, lambda held: states_kept(state, held), rank, before)
     if resolved.zero_stage in (1, 2) and not resolved.overlap_parameters:
         _gather(state, hosts, back)
     if resolved.zero_stage == 3 and resolved.framework.keeps_tensors_below:
         _gather_kept(state)
     if resolved.parameter_offload:
-        on_host = [resolved.optimizer_offload * _mine(state, rank_held(state, r)) for r in range(state.ranks)]
+        on_host = [resolved.optimizer_offload * states_kept(state, rank_held(state, r)) for r in range(state.ranks)]
         add_shards_down(state, [rows, back] if len(hosts) else [rows], on_host)
 
 
@@ -216,7 +217,7 @@ def _updates(state: State) -> list[Update]:
 
     def update(rank: int) -> Update:
         held = rank_held(state, rank).trained
-        mine = _mine(state, held), _mine(state, held, 2) * state.resolved.gradients_kept
+        mine = states_kept(state, held), states_kept(state, held, 2) * state.resolved.gradients_kept
         return (
             held,
             *mine,
@@ -259,7 +260,7 @@ def _of_each_rank(state: State, make: Callable[[int], Made]) -> list[Made]:
     return [made[rank] for rank in first]
 
 
-def _mine(state: State, held: Held, stage: int = 1) -> float:
+def states_kept(state: State, held: Held, stage: int = 1) -> float:
     """Weights of which this rank keeps the states that a ZeRO stage shards [count]."""
     held = held.trained
     return held.sharded(state.resolved) if state.resolved.zero_stage >= stage else held.all
@@ -270,7 +271,7 @@ def _stands_in_update(state: State, rank: int) -> tuple[Tensor, ...]:
     found = [("results of the update", "workspace", listed_results(state, rank))]
     shards_stand = state.resolved.zero_stage == 3  # those of units, since their reductions
     if gradients_await_update(state.resolved) and not shards_stand:
-        found.append(("gradients", "gradients", _mine(state, rank_held(state, rank), 2) * kept_gradient(state)))
+        found.append(("gradients", "gradients", states_kept(state, rank_held(state, rank), 2) * kept_gradient(state)))
     return tuple(Tensor(name=name, category=category, bytes=size) for name, category, size in found if size)
 
 
@@ -282,7 +283,7 @@ def listed_results(state: State, rank: int) -> float:
     resolved, numbers = state.resolved, state.workload.numbers
     if not resolved.framework.updates_in_lists:
         return 0.0
-    mine = _mine(state, rank_held(state, rank)) * (1.0 - resolved.optimizer_offload)
+    mine = states_kept(state, rank_held(state, rank)) * (1.0 - resolved.optimizer_offload)
     if resolved.optimizer_in_backward:  # of a list of one tensor
         mine = min(mine, max(size for cost in state.costs.values() for size in (*cost.trained_tensors, 0.0)))
     times = OPTIMIZERS.get(state.workload.optimizer).listed_results
