@@ -218,13 +218,11 @@ def _optimizer(name: str, exchange: str) -> str:
 
 def _elsewhere(job: Job) -> Iterator[str]:
     """What user code says, not the file."""
-    p = job.plan
-    yield f"model {job.workload.model.name}, sequences of {job.workload.sequence_length} tokens, {job.cluster.world_size} GPUs"
-    if job.workload.model.lora_rank:
-        m = job.workload.model
-        yield f"adapters of rank {m.lora_rank} beside {', '.join(m.lora_modules)}" + (
-            f", the rest in {m.frozen_format}" * bool(m.frozen_format)
-        )
+    p, m = job.plan, job.workload.model
+    yield f"model {m.name}, sequences of {job.workload.sequence_length} tokens, {job.cluster.world_size} GPUs"
+    if m.lora_rank:
+        rest = f", the rest in {m.frozen_format}" if m.frozen_format else ""
+        yield f"adapters of rank {m.lora_rank} beside {', '.join(m.lora_modules)}{rest}"
     if p.pipeline_parallel > 1:
         yield f"PipelineModule(num_stages={p.pipeline_parallel})"
     if p.recompute not in (None, "none"):

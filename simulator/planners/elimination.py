@@ -19,7 +19,7 @@ from simulator.errors import refuse
 from simulator.planners.base import Oracle, Planner
 from simulator.planners.problems.layouts import Choices, Layouts
 
-__all__ = ["Elimination", "eliminate"]
+__all__ = ["Elimination", "eliminate", "next_to_go"]
 
 _MOST_ENTRIES = 20_000_000
 Factor = tuple[tuple[int, ...], NDArray[np.float64]]
@@ -62,29 +62,41 @@ def eliminate(problem: Layouts, costs: Sequence[NDArray[np.float64]]) -> tuple[C
     """
     factors: list[Factor] = [((number,), np.asarray(one)) for number, one in enumerate(costs)]
     factors += list(problem.edges.items())
+    sizes = [len(one) for one in costs]
     left, gone, priced = set(range(len(costs))), [], 0
     while left:
-        near = {one: {n for over, _ in factors if one in over for n in over} for one in left}
-        node = min(left, key=lambda one: (math.prod(len(costs[n]) for n in near[one]), one))
-        over = (node, *sorted(near[node] - {node}))
-        entries = math.prod(len(costs[n]) for n in over)
+        node, others = next_to_go([over for over, _ in factors], left, sizes)
+        over = (node, *others)
+        entries = math.prod(sizes[n] for n in over)
         if entries > _MOST_ENTRIES:
             refuse(
                 f"elimination makes tables of at most {_MOST_ENTRIES:,} entries",
                 f"{len(over)} operations hang together in one of {entries:,}",
                 "a mesh of fewer axes",
             )
-        table = np.zeros([len(costs[n]) for n in over])
+        table = np.zeros([sizes[n] for n in over])
         for inside, one in (factor for factor in factors if node in factor[0]):
             table = table + _spread(inside, one, over)
         priced += table.size
-        gone.append((node, over[1:], table.argmin(axis=0)))
-        factors = [factor for factor in factors if node not in factor[0]] + [(over[1:], table.min(axis=0))]
+        gone.append((node, others, table.argmin(axis=0)))
+        factors = [factor for factor in factors if node not in factor[0]] + [(others, table.min(axis=0))]
         left.discard(node)
     plan: dict[int, int] = {}
     for node, others, choice in reversed(gone):
         plan[node] = int(choice[tuple(plan[n] for n in others)])
     return tuple(plan[number] for number in range(len(costs))), priced
+
+
+def next_to_go(tables: Sequence[tuple[int, ...]], left: set[int], sizes: Sequence[int]) -> tuple[int, tuple[int, ...]]:
+    """Return the operation whose table over it and its neighbours is smallest, the first of equals, and these neighbours.
+
+    Args:
+        tables: operations of each.
+        left: operations that did not go yet; `sizes`: choices of all.
+    """
+    near = {one: {n for over in tables if one in over for n in over} for one in left}
+    node = min(left, key=lambda one: (math.prod(sizes[n] for n in near[one]), one))
+    return node, tuple(sorted(near[node] - {node}))
 
 
 def _spread(inside: tuple[int, ...], values: NDArray[np.float64], over: tuple[int, ...]) -> NDArray[np.float64]:

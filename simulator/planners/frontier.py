@@ -7,12 +7,12 @@ of the whole layer is what is left (Cai et al., TensorOpt, arXiv 2004.10856).
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Callable, Iterable
 from typing import ClassVar, NamedTuple
 
 from simulator.errors import refuse
 from simulator.planners.base import Oracle, Planner
+from simulator.planners.elimination import next_to_go
 from simulator.planners.problems.layouts import Choices, Layouts
 
 __all__ = ["Frontier", "Point", "Way", "frontier"]
@@ -86,9 +86,7 @@ def _frontier(problem: Layouts, stopped: Callable[[], bool]) -> tuple[list[Choic
         tables.append((pair, {one: [Point(0.0, float(moved[one]))] for one in choices}))
     left, priced = set(range(len(sizes))), 0
     while left:
-        near = {one: {n for over, _ in tables if one in over for n in over} for one in left}
-        node = min(left, key=lambda one: (math.prod(sizes[n] for n in near[one]), one))
-        others = tuple(sorted(near[node] - {node}))
+        node, others = next_to_go([over for over, _ in tables], left, sizes)
         mine = [table for table in tables if node in table[0]]
         made: dict[Choices, list[Point]] = {}
         for picked in itertools.product(*(range(sizes[n]) for n in others)):

@@ -16,10 +16,11 @@ from numpy.typing import NDArray
 
 from simulator.errors import refuse
 from simulator.planners.base import Oracle, Planner
+from simulator.planners.down_sets import ideals_of
 from simulator.planners.linear_order import in_rows
 from simulator.planners.problems.placement import Assignment, Placement
 
-__all__ = ["Ideals", "best_chain"]
+__all__ = ["Ideals", "best_in_rows", "without_idle"]
 
 _MOST_IDEALS = 60_000
 """As in the authors' code; pairs of so many already take minutes."""
@@ -41,8 +42,7 @@ class Ideals(Planner[Assignment]):
     def plan(self, problem: Placement, oracle: Oracle[Assignment], seed: int) -> float | None:
         """See `Planner.plan`."""
         small, block_of = without_idle(problem)
-        for row in in_rows(small):
-            best_chain(row, oracle, block_of)
+        best_in_rows(small, oracle, block_of)
         best_chain(small, oracle, block_of)
         return None
 
@@ -73,6 +73,12 @@ def without_idle(problem: Placement) -> tuple[Placement, NDArray[np.int64]]:
         label = new[label]
 
 
+def best_in_rows(problem: Placement, oracle: Oracle[Assignment], block_of: NDArray[np.int64]) -> None:
+    """Offer the best contiguous placements of all blocks in a row, as in `best_chain`."""
+    for row in in_rows(problem):
+        best_chain(row, oracle, block_of)
+
+
 def best_chain(problem: Placement, oracle: Oracle[Assignment], block_of: NDArray[np.int64]) -> None:
     """Offer the best contiguous placement.
 
@@ -99,28 +105,14 @@ def _ideals(problem: Placement) -> NDArray[np.bool_]:
     Raises:
         PlanError: there are too many.
     """
-    count = len(problem.blocks)
-    reads: list[int] = [0] * count
-    for a, b in problem.edges:
-        reads[b] |= 1 << a
-    found, layer = [0], [0]
-    while layer:
-        following: dict[int, None] = {}
-        for ideal in layer:
-            for block in range(count):
-                if not ideal >> block & 1 and not reads[block] & ~ideal:
-                    following[ideal | 1 << block] = None
-        layer = list(following)
-        found += layer
-        if len(found) > _MOST_IDEALS:
-            refuse(
-                f"a dynamic programme over ideals takes graphs of at most {_MOST_IDEALS:,} ideals",
-                f"{problem.graph.name!r} with its {count} blocks has more",
-                "--planner linearised",
-            )
-    width = max(1, -(-count // 8))
-    raw = np.frombuffer(b"".join(ideal.to_bytes(width, "little") for ideal in found), np.uint8).reshape(-1, width)
-    return np.unpackbits(raw, axis=1, bitorder="little")[:, :count].astype(bool)
+    found = ideals_of(len(problem.blocks), problem.edges, _MOST_IDEALS)
+    if found is None:
+        refuse(
+            f"a dynamic programme over ideals takes graphs of at most {_MOST_IDEALS:,} ideals",
+            f"{problem.graph.name!r} with its {len(problem.blocks)} blocks has more",
+            "--planner linearised",
+        )
+    return found
 
 
 class _Table:

@@ -15,8 +15,7 @@ from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import coo_array
 
 from simulator.planners.base import Oracle, Planner
-from simulator.planners.ideals import best_chain, without_idle
-from simulator.planners.linear_order import in_rows
+from simulator.planners.ideals import best_in_rows, without_idle
 from simulator.planners.problems.placement import Assignment, Placement
 
 __all__ = ["Integer"]
@@ -43,8 +42,7 @@ class Integer(Planner[Assignment]):
     def plan(self, problem: Placement, oracle: Oracle[Assignment], seed: int) -> float | None:
         """See `Planner.plan`."""
         small, block_of = without_idle(problem)
-        for row in in_rows(small):
-            best_chain(row, oracle, block_of)
+        best_in_rows(small, oracle, block_of)
         known = oracle.best[0] if oracle.best else np.inf
         rows = _Rows(small, known)
         answer = milp(

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from simulator.planners.base import Oracle, Planner
-from simulator.planners.ideals import best_chain, without_idle
-from simulator.planners.linear_order import in_rows
+from simulator.planners.ideals import best_in_rows, without_idle
 from simulator.planners.problems.placement import Assignment, Placement
 
 __all__ = ["Linearised"]
@@ -21,6 +20,5 @@ class Linearised(Planner[Assignment]):
     def plan(self, problem: Placement, oracle: Oracle[Assignment], seed: int) -> float | None:
         """See `Planner.plan`."""
         small, block_of = without_idle(problem)
-        for row in in_rows(small):
-            best_chain(row, oracle, block_of)
+        best_in_rows(small, oracle, block_of)
         return None

@@ -10,8 +10,7 @@ from collections.abc import Iterable
 from itertools import pairwise
 
 from simulator.planners.base import Oracle, Planner
-from simulator.planners.ideals import best_chain, without_idle
-from simulator.planners.linear_order import in_rows
+from simulator.planners.ideals import best_in_rows, without_idle
 from simulator.planners.problems.placement import Assignment, Placement
 
 __all__ = ["PipeDreamRule", "biconnected"]
@@ -43,8 +42,7 @@ class PipeDreamRule(Planner[Assignment]):
             pairs += list(pairwise(makers))
         pieces, label = problem.merged(pairs)
         small, again = without_idle(pieces)
-        for row in in_rows(small):
-            best_chain(row, oracle, again[label])
+        best_in_rows(small, oracle, again[label])
         return None
 
 

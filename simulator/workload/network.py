@@ -13,6 +13,7 @@ relationship 6).
 from __future__ import annotations
 
 import functools
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, NamedTuple
@@ -263,10 +264,15 @@ class Network(Spec):
         """Of every layer its kind: the ends of the network, and between them the layers' own names."""
         stages = [stage.name for stage in self.layers for _ in range(stage.repeat)]
         known: dict[PlacedLayer, str] = {}
+        taken, numbers = set[str](), Counter[str]()
         for name, layer in zip(stages[1:-1], self.placed[1:-1], strict=True):
             if layer not in known:
-                numbered = (name, *(f"{name}_{n}" for n in range(2, len(stages) + 2)))
-                known[layer] = next(kind for own in numbered if (kind := f"{own} layer") not in known.values())
+                kind = f"{name} layer"
+                while kind in taken:
+                    numbers[name] += 1
+                    kind = f"{name}_{numbers[name] + 1} layer"
+                known[layer] = kind
+                taken.add(kind)
         return _ENDS[0], *(known[layer] for layer in self.placed[1:-1]), _ENDS[1]
 
     @property

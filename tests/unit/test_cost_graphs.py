@@ -11,17 +11,10 @@ import pytest
 from simulator.errors import SpecError, UnknownNameError
 from simulator.importers.cost_graphs import graph_files, read_cost_graph
 from simulator.workload.cost_graph import CostEdge, CostGraph, CostNode
+from tests.unit.pipedream_sums import PIPEDREAM_SUMS
 
 
-@pytest.mark.parametrize(
-    ("name", "forward", "backward", "parameters"),
-    [
-        ("vgg16", 251.9, 438.6, 553.4),
-        ("resnet101", 207.7, 213.8, 178.2),
-        ("densenet121", 186.5, 148.8, 31.9),
-        ("gnmt_large", 182.6, 337.9, 1110.9),
-    ],
-)
+@pytest.mark.parametrize(("name", "forward", "backward", "parameters"), PIPEDREAM_SUMS)
 def test_profiles_of_pipedream_have_their_published_sums(
     name: str, forward: float, backward: float, parameters: float
 ) -> None:

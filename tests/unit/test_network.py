@@ -28,6 +28,7 @@ from simulator.simulation import simulate
 from simulator.specs import validate_spec
 from simulator.workload.model import Model, load_model
 from simulator.workload.workload import Workload
+from tests.unit.pipedream_sums import PIPEDREAM_SUMS
 
 TORCHVISION = {
     "resnet50": (25_557_032, 4.089),
@@ -315,15 +316,7 @@ def test_whole_backwards_that_were_measured_are_not_halved() -> None:
         lower(work, Plan(pipeline_parallel=2, schedule="zb_h1"))
 
 
-@pytest.mark.parametrize(
-    ("name", "forward", "backward", "parameters"),
-    [
-        ("vgg16", 251.9, 438.6, 553.4),
-        ("resnet101", 207.7, 213.8, 178.2),
-        ("densenet121", 186.5, 148.8, 31.9),
-        ("gnmt_large", 182.6, 337.9, 1110.9),
-    ],
-)
+@pytest.mark.parametrize(("name", "forward", "backward", "parameters"), PIPEDREAM_SUMS)
 def test_pipedreams_profiles_are_models(
     name: str, forward: float, backward: float, parameters: float, tmp_path: Path
 ) -> None:

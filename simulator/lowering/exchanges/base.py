@@ -18,12 +18,20 @@ from typing import ClassVar
 from simulator.lowering.layers.rows import Rows
 from simulator.program.program import COLLECTIVE
 from simulator.remembered import hashed_once
+from simulator.units import FP32
 from simulator.workload.optimizers.base import OptimizerCost
 
-__all__ = ["EVERY_STEP", "GradientExchange", "Part", "StepKind", "Terms", "kernel", "send", "through_owners"]
-
-WIDE = 4.0
-"""Bytes of an fp32 number."""
+__all__ = [
+    "EVERY_STEP",
+    "GradientExchange",
+    "Part",
+    "StepKind",
+    "Terms",
+    "compressed_steps",
+    "kernel",
+    "send",
+    "through_owners",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +53,16 @@ class StepKind:
 
 EVERY_STEP = StepKind("every step")
 """Of a run whose steps are alike."""
+
+
+def compressed_steps(warmup: float) -> tuple[StepKind, ...]:
+    """Return the steps in which something smaller takes the place of gradients, and the dense ones before the first of them.
+
+    >>> [(kind.name, kind.share) for kind in compressed_steps(0.25)]
+    [('compressed', 0.75), ('dense', 0.25)]
+    """
+    dense = (StepKind("dense", warmup),) if warmup else ()
+    return (StepKind("compressed", 1.0 - warmup, adds=False, exchanges=True), *dense)
 
 
 @hashed_once
@@ -177,9 +195,9 @@ def through_owners(rows: Rows, label: str, part: Part, bits: int) -> None:
         bits: of a number both ways; it is packed from fp32 and unpacked to it, a pass each.
     """
     narrow, owned = bits / 8.0, 1.0 / part.ranks
-    kernel(rows, f"pack {label}", part, WIDE, narrow)
+    kernel(rows, f"pack {label}", part, FP32, narrow)
     send(rows, label, part, "all_to_all", narrow * part.weights, "int8")
-    kernel(rows, f"add {label}", part, narrow, WIDE * owned)
-    kernel(rows, f"pack sums of {label}", part, WIDE * owned, narrow * owned)
+    kernel(rows, f"add {label}", part, narrow, FP32 * owned)
+    kernel(rows, f"pack sums of {label}", part, FP32 * owned, narrow * owned)
     send(rows, f"sums of {label}", part, "all_gather", narrow * part.weights, "int8")
-    kernel(rows, f"unpack {label}", part, narrow, WIDE)
+    kernel(rows, f"unpack {label}", part, narrow, FP32)

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 from simulator.lowering.exchanges.base import (
-    WIDE,
     GradientExchange,
     Part,
     StepKind,
@@ -17,6 +16,7 @@ from simulator.lowering.exchanges.base import (
 )
 from simulator.lowering.exchanges.local_sgd import local_steps
 from simulator.lowering.layers.rows import Rows
+from simulator.units import FP32
 
 __all__ = ["DiLoCo"]
 
@@ -36,20 +36,20 @@ class DiLoCo(GradientExchange):
 
     def behind(self, rows: Rows, kind: StepKind, part: Part, terms: Terms) -> None:
         """See `GradientExchange.behind`."""
-        kernel(rows, "change since the last exchange", part, WIDE + terms.updated, WIDE)
+        kernel(rows, "change since the last exchange", part, FP32 + terms.updated, FP32)
         if terms.bits < 16:
             through_owners(rows, "changes", part, terms.bits)
         elif terms.bits == 16:
-            kernel(rows, "narrow changes", part, WIDE, WIDE / 2)
-            send(rows, "changes", part, "all_reduce", WIDE / 2 * part.weights, "bf16")
-            kernel(rows, "widen changes", part, WIDE / 2, WIDE)
+            kernel(rows, "narrow changes", part, FP32, FP32 / 2)
+            send(rows, "changes", part, "all_reduce", FP32 / 2 * part.weights, "bf16")
+            kernel(rows, "widen changes", part, FP32 / 2, FP32)
         else:
-            send(rows, "changes", part, "all_reduce", WIDE * part.weights, "fp32")
+            send(rows, "changes", part, "all_reduce", FP32 * part.weights, "fp32")
         written = (
-            2 * WIDE + terms.updated + terms.rewritten
+            2 * FP32 + terms.updated + terms.rewritten
         )  # momentum and weights of the last exchange; the optimizer's, the products'
-        kernel(rows, "outer update", part, 3 * WIDE, written)
+        kernel(rows, "outer update", part, 3 * FP32, written)
 
     def state(self, part: Part, terms: Terms) -> float:
         """Return the bytes of the weights of the last exchange, and of the outer momentum."""
-        return 2 * WIDE * part.weights
+        return 2 * FP32 * part.weights

@@ -14,13 +14,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import ClassVar
 
-from simulator.lowering.exchanges.base import GradientExchange, Part, StepKind, Terms, kernel, send
+from simulator.lowering.exchanges.base import GradientExchange, Part, StepKind, Terms, compressed_steps, kernel, send
 from simulator.lowering.layers.rows import Rows
+from simulator.units import FP32
 from simulator.workload.optimizers.base import OptimizerCost
 
 __all__ = ["OneBit"]
 
-_F, _B, _P = 4.0, 1.0, 0.125
+_F, _B, _P = FP32, 1.0, 0.125
 """Bytes of an fp32 number, of a truth value, and of a packed sign."""
 _Pass = tuple[float, float]
 _IN_PLACE: _Pass = (_F, _F)
@@ -52,9 +53,8 @@ class OneBit(GradientExchange):
     unsaid = "what signs in place of gradients cost in steps to an accuracy"
 
     def step_kinds(self, terms: Terms) -> tuple[StepKind, ...]:
-        """Return compressed and dense steps."""
-        dense = (StepKind("dense", terms.warmup),) if terms.warmup else ()
-        return (StepKind("compressed", 1.0 - terms.warmup, adds=False, exchanges=True), *dense)
+        """See `compressed_steps`."""
+        return compressed_steps(terms.warmup)
 
     def before(self, rows: Rows, kind: StepKind, part: Part, terms: Terms) -> None:
         """See `GradientExchange.before`."""

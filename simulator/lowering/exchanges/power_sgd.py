@@ -11,8 +11,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar
 
-from simulator.lowering.exchanges.base import WIDE, GradientExchange, Part, StepKind, Terms, kernel, send
+from simulator.lowering.exchanges.base import (
+    GradientExchange,
+    Part,
+    StepKind,
+    Terms,
+    compressed_steps,
+    kernel,
+    send,
+)
 from simulator.lowering.layers.rows import Rows
+from simulator.units import FP32
 
 __all__ = ["PowerSgd"]
 
@@ -31,9 +40,8 @@ class PowerSgd(GradientExchange):
     unsaid = "what gradients of low rank cost in steps to an accuracy"
 
     def step_kinds(self, terms: Terms) -> tuple[StepKind, ...]:
-        """Return compressed and dense steps."""
-        dense = (StepKind("dense", terms.warmup),) if terms.warmup else ()
-        return (StepKind("compressed", 1.0 - terms.warmup, adds=False, exchanges=True), *dense)
+        """See `compressed_steps`."""
+        return compressed_steps(terms.warmup)
 
     def before(self, rows: Rows, kind: StepKind, part: Part, terms: Terms) -> None:
         """See `GradientExchange.before`."""
@@ -48,15 +56,15 @@ class PowerSgd(GradientExchange):
         if not shrinks:
             return
         share, thin = inside / part.weights, left / part.weights
-        kernel(rows, "add what was left out", part, (WIDE + terms.gradient) * share, WIDE * share, count)
-        kernel(rows, "M Q", part, WIDE * share, WIDE * thin, count)
-        send(rows, "P", part, "all_reduce", WIDE * left, "fp32")
-        kernel(rows, "P orthogonal", part, (r + 1) * WIDE * thin, (r + 1) / 2 * WIDE * thin, r * count)
-        kernel(rows, "M^T P", part, WIDE * share, WIDE * right / part.weights, count)
-        send(rows, "Q", part, "all_reduce", WIDE * right, "fp32")
-        kernel(rows, "P Q^T", part, WIDE * thin, terms.gradient * share, count)
-        kernel(rows, "what is left out", part, (WIDE + terms.gradient) * share, WIDE * share, count)
+        kernel(rows, "add what was left out", part, (FP32 + terms.gradient) * share, FP32 * share, count)
+        kernel(rows, "M Q", part, FP32 * share, FP32 * thin, count)
+        send(rows, "P", part, "all_reduce", FP32 * left, "fp32")
+        kernel(rows, "P orthogonal", part, (r + 1) * FP32 * thin, (r + 1) / 2 * FP32 * thin, r * count)
+        kernel(rows, "M^T P", part, FP32 * share, FP32 * right / part.weights, count)
+        send(rows, "Q", part, "all_reduce", FP32 * right, "fp32")
+        kernel(rows, "P Q^T", part, FP32 * thin, terms.gradient * share, count)
+        kernel(rows, "what is left out", part, (FP32 + terms.gradient) * share, FP32 * share, count)
 
     def state(self, part: Part, terms: Terms) -> float:
         """Return the bytes of what was left out."""
-        return WIDE * part.weights
+        return FP32 * part.weights

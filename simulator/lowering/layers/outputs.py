@@ -67,7 +67,7 @@ def _table(make: Callable[[], OperatorTable], collective: str, ranks: int, group
         label=f"outputs {collective}",
         kind=COLLECTIVE,
         work=collective,
-        message=ranks * _output(make, table),
+        message=ranks * _output(table, loss),
         group=group,
         dtype=table.dtype[at - 1 if collective == "gather" else at],
         phase=table.phase[loss[0]],
@@ -77,9 +77,12 @@ def _table(make: Callable[[], OperatorTable], collective: str, ranks: int, group
     return out.table()
 
 
-def _output(make: Callable[[], OperatorTable], table: OperatorTable) -> float:
-    """Bytes of what one rank's loss reads: forward the result of the last product before it, backward what the first behind it reads."""
-    loss = [i for i, call in enumerate(table.call) if call == _LOSS]
+def _output(table: OperatorTable, loss: list[int]) -> float:
+    """Bytes of what one rank's loss reads: forward the result of the last product before it, backward what the first behind it reads.
+
+    Args:
+        loss: rows of its kernels.
+    """
     before = [i for i in range(loss[0]) if table.work[i] == "gemm"]
     if before:
         batch, m, n, _ = table.shape[before[-1]].tolist()

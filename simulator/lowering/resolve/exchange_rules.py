@@ -14,7 +14,7 @@ from simulator.workload.optimizers import OPTIMIZERS
 from simulator.workload.precision import Precision
 from simulator.workload.workload import Workload
 
-__all__ = ["check_exchange", "terms_of"]
+__all__ = ["check_exchange", "check_one_process", "terms_of"]
 
 _OPTIONS = {
     "exchange_every": "every",

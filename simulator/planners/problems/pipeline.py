@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from simulator.errors import PlanError, SpecError, refuse
 from simulator.planners.base import Problem
+from simulator.planners.down_sets import ideals_of
 from simulator.report.table import Section, Table
 from simulator.units import show
 from simulator.workload.cost_graph import CostGraph
@@ -82,26 +83,15 @@ class Pipeline(Problem[tuple[Stage, ...]]):
         Raises:
             PlanError: there are too many.
         """
-        count = len(self.graph.nodes)
-        reads = [sum(1 << source for source in set(sources)) for sources in self.graph.sources]
-        found, layer = [0], [0]
-        while layer:
-            layer = list(
-                dict.fromkeys(
-                    ideal | 1 << node
-                    for ideal in layer
-                    for node in range(count)
-                    if not ideal >> node & 1 and not reads[node] & ~ideal
-                )
+        pairs = [(edge.source, edge.target) for edge in self.graph.edges]
+        found = ideals_of(len(self.graph.nodes), pairs, _MOST_STATES)
+        if found is None:
+            refuse(
+                f"a pipeline is cut between at most {_MOST_STATES:,} ideals",
+                f"graph {self.graph.name!r} has more",
+                "a graph whose branches are put together, or --problem placement",
             )
-            found += layer
-            if len(found) > _MOST_STATES:
-                refuse(
-                    f"a pipeline is cut between at most {_MOST_STATES:,} ideals",
-                    f"graph {self.graph.name!r} has more",
-                    "a graph whose branches are put together, or --problem placement",
-                )
-        return np.array([[bool(ideal >> node & 1) for node in range(count)] for ideal in found])
+        return found
 
     @cached_property
     def inside(self) -> NDArray[np.bool_]:
