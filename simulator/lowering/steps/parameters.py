@@ -196,10 +196,13 @@ def first_alike(state: State, rank: int) -> int:
 def group_held(state: State, kinds: Iterable[str]) -> Held:
     """Weights of a group of layers; a table that several of them share is held once."""
     kinds = tuple(kinds)
-    costs = [state.costs[kind] for kind in kinds]
-    total = sum(c.parameters for c in costs) - _shared(state, kinds)
-    experts = sum(c.expert_parameters for c in costs)
-    return _with_frozen(state, Held(total, experts), Counter(kinds), kinds)
+    known: Held | None = state.group_weights.get(kinds)
+    if known is None:
+        costs = [state.costs[kind] for kind in kinds]
+        total = sum(c.parameters for c in costs) - _shared(state, kinds)
+        experts = sum(c.expert_parameters for c in costs)
+        known = state.group_weights[kinds] = _with_frozen(state, Held(total, experts), Counter(kinds), kinds)
+    return known
 
 
 def bucket_held(state: State, chunk: Chunk, kinds: tuple[str, ...]) -> Held:
@@ -211,7 +214,9 @@ def bucket_held(state: State, chunk: Chunk, kinds: tuple[str, ...]) -> Held:
 def weights_elsewhere(state: State, chunk: Chunk, kinds: tuple[str, ...]) -> float:
     """Weights of a bucket that are reduced with another one of its chunk [count]."""
     model = state.workload.model
-    late = 0 if model.lora_rank else _tables_elsewhere(chunk.kinds, kinds, model.tied_embeddings)
+    if model.lora_rank or not table_copies(kinds, model.tied_embeddings):
+        return 0.0
+    late = _tables_elsewhere(chunk.kinds, kinds, model.tied_embeddings)
     return late * table_size(state) if late else 0.0
 
 
@@ -273,7 +278,8 @@ def _others(state: State, counts: Mapping[str, int], total: float) -> float:
 def _shared(state: State, kinds: tuple[str, ...]) -> float:
     """Weights of tables that some parts of the model count, but share with others of them."""
     copies = table_copies(kinds, state.workload.model.tied_embeddings)
-    return (len(copies) - len(set(copies))) * table_size(state)
+    again = len(copies) - len(set(copies))
+    return again * table_size(state) if again else 0.0
 
 
 @functools.lru_cache(maxsize=1024)

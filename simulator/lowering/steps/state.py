@@ -56,6 +56,8 @@ class State:
 
     weights: dict[Chunk, Any] = field(default_factory=dict)
     """Per kind of chunk: its weights; filled at first use by `parameters.chunk_held`."""
+    group_weights: dict[tuple[str, ...], Any] = field(default_factory=dict)
+    """The same of layers that go together; filled by `parameters.group_held`."""
     on_ranks: Any = None
     """What lies on each rank; found at first use by `parameters`."""
     rank_weights: dict[int, Any] = field(default_factory=dict)
