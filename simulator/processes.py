@@ -28,13 +28,19 @@ class Helpers(ProcessPoolExecutor):
 
 
 def processes_of(count: int) -> Helpers:
-    """Return so many of them.  A Ctrl-C that comes while they are forked would be lost: it waits until they are there."""
+    """Return so many of them.  A Ctrl-C that comes while they are forked would be lost: it waits until they are there, and ends them."""
     masked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         pool = Helpers(count)
         pool.submit(os.getpid)
-    finally:
+    except BaseException:
         signal.pthread_sigmask(signal.SIG_SETMASK, masked)
+        raise
+    try:
+        signal.pthread_sigmask(signal.SIG_SETMASK, masked)
+    except BaseException:
+        pool.leave()
+        raise
     return pool
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import multiprocessing
 import os
 import random
 import signal
@@ -19,6 +20,7 @@ import pytest
 
 from simulator.cli.app import main
 from simulator.errors import SpecError
+from simulator.processes import processes_of
 from tests.properties.writers import PATIENCE, WRITERS, begun_program, call, clear, environment, folder, output_of
 
 __all__ = ["folder"]
@@ -144,6 +146,50 @@ def test_a_stopped_program_ends_before_half_loaded_libraries_are_taken_down(tmp_
         check=False,
     )
     assert (130, "") == (left.returncode, left.stderr)
+
+
+POOL_LEFT = """
+import os, signal, simulator.cli, simulator.cli.app
+from simulator.processes import processes_of
+
+def stopped(words):
+    global pool
+    pool = processes_of(2)  # and nobody has come to the end of it
+    os.kill(os.getpid(), signal.SIGINT)
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+simulator.cli.app._run = stopped
+simulator.cli.main()
+"""
+
+
+def test_a_stopped_program_ends_its_processes_before_their_queues(tmp_path: Path) -> None:
+    left = subprocess.run(
+        [sys.executable, "-c", POOL_LEFT],
+        cwd=tmp_path,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=PATIENCE,
+    )
+    assert (130, "") == (left.returncode, left.stderr)
+
+
+def test_ctrl_c_right_behind_the_start_of_processes_ends_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It waited while they were forked, and comes before the caller has them."""
+    usual, before = signal.pthread_sigmask, set(multiprocessing.active_children())
+
+    def unmasked(how: int, mask: set[signal.Signals]) -> set[signal.Signals]:
+        found = usual(how, mask)
+        if how == signal.SIG_SETMASK:
+            raise KeyboardInterrupt
+        return found
+
+    monkeypatch.setattr(signal, "pthread_sigmask", unmasked)
+    with pytest.raises(KeyboardInterrupt) as stopped:
+        processes_of(2)
+    assert stopped and set(multiprocessing.active_children()) <= before
 
 
 @pytest.mark.slow
