@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from simulator.accuracy.scores import OUT_OF_MEMORY, Outcome
 from simulator.errors import SimulatorError
-from simulator.importers.table.row_simulation import RowSimulation, row_simulation
+from simulator.importers.table.row_simulation import RowSimulation, row_simulations
 from simulator.importers.table.rows import CannotPlace, Row, text
 from simulator.plan.framework import load_framework
 from simulator.plan.plan import Plan
@@ -50,9 +50,9 @@ def attempt(row: Row, everything: bool) -> Attempt:
     try:
         if text(row, "quality").upper() == "C" and not everything:
             raise CannotPlace("quality C: its inputs are incomplete (--all predicts it)", counts=False)
-        placed = row_simulation(row)
-        kind, assumed = placed.kind, placed.assumed
-        prediction, assumed = predict(placed)
+        placements = row_simulations(row)
+        kind, assumed = placements[0].kind, placements[0].assumed
+        placed, prediction, assumed = _likely(placements)
     except CannotPlace as why:
         return Attempt(reason=why.reason, counts=why.counts, assumed=assumed, kind=kind)
     return Attempt(
@@ -62,6 +62,34 @@ def attempt(row: Row, everything: bool) -> Attempt:
         offloads=placed.offloads,
         guessed=placed.recompute is None,
     )
+
+
+NEAR_QUICKEST = 0.1
+"""How much slower than the quickest a run with a smaller microbatch may be that is taken for it."""
+
+
+def _likely(placements: tuple[RowSimulation, ...]) -> tuple[RowSimulation, Prediction, tuple[str, ...]]:
+    """Return the simulation of a row, its prediction and what was assumed: of several that differ in sizes which the row leaves open, the
+    quickest that may fit, with the least microbatch of those that are about as quick.
+
+    Who prints no size has tried some.  Of 653 runs of 283 sources that print a microbatch, predicted as if they did not, this rule errs by
+    12.3 % over sources (told: 11.3), a microbatch of 1 by 18.0; of 159 of 56 that print chunks, 6.4 (told: 6.0), two chunks by 7.8.
+
+    Raises:
+        CannotPlace: the simulator refuses all; the reason is its message.
+    """
+    found, refused = [], None
+    for placed in placements:
+        try:
+            found.append((placed, *predict(placed)))
+        except CannotPlace as why:
+            refused = refused or why
+    if not found:
+        raise refused or CannotPlace("nothing was simulated")
+    some = [one for one in found if may_fit(one[1])] or found[:1]
+    most = min(one[1].step_time for one in some) * (1.0 + NEAR_QUICKEST)
+    near = [one for one in some if one[1].step_time <= most]
+    return min(near, key=lambda one: (one[0].fields["microbatch_size"], one[1].step_time))
 
 
 def how_predicted(prediction: Prediction | None) -> dict[str, Any]:

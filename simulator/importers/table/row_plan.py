@@ -33,7 +33,7 @@ from simulator.schedules.base import Shape
 from simulator.workload.model import Model
 from simulator.workload.precision import precision_named
 
-__all__ = ["row_plan"]
+__all__ = ["open_choices", "row_plan"]
 
 
 _OVERLAPS = (None, "one_f_one_b", "interleaved_1f1b")
@@ -288,12 +288,40 @@ def _chunks(schedule: str, pipeline: int, microbatches: int, assumed: list[str])
     return 1
 
 
+def open_choices(row: Row, model: Model) -> dict[str, tuple[int, ...]]:
+    """Return the columns of sizes that a row leaves open, each with what may stand there: the microbatch, powers of two that divide a
+    replica's batch, and chunks per rank of an interleaved schedule, into which layers, or layers and both ends, go evenly.
+
+    None is open that a rule of its code tells.
+    """
+    pipeline, out = count(row, "pp") or 1, {}
+    replicas = (count(row, "n_gpus") or 0) // (pipeline * (count(row, "tp") or 1) * (count(row, "cp") or 1))
+    batch = count(row, "gbs") or 0
+    if (
+        not text(row, "mbs")
+        and replicas
+        and batch % replicas == 0
+        and not _blank_microbatch(row, pipeline, replicas)[1]
+    ):
+        local = batch // replicas
+        out["mbs"] = tuple([2**n for n in range(local.bit_length()) if local % 2**n == 0])
+    name = text(row, "schedule")
+    interleaves = name and (load_names().find("schedules", name) or schedule_by_words(name)) == "interleaved_1f1b"
+    if pipeline > 1 and interleaves and not text(row, "vp") and _layout(row) is None:
+        some = range(2, -(-model.depth // pipeline) + 1)
+        out["vp"] = tuple([n for n in some if 0 in (model.depth % (n * pipeline), (model.depth + 2) % (n * pipeline))])
+    return {column: values for column, values in out.items() if len(values) > 1 or (column == "vp" and values)}
+
+
 def _blank_microbatch(row: Row, pipeline: int, replicas: int) -> tuple[int, str]:
-    """Return (microbatch size, why) where none is printed: 1, or the framework's rule.
+    """Return (microbatch size, why) where none is printed: what is left of the batch, the framework's rule, or 1 and no reason.
 
     torchtitan makes as many microbatches as there are stages; up to January 2025 as many as pipeline ranks (its pull request 781).
     """
     words, local = text(row, "framework").lower(), (count(row, "gbs") or 0) // replicas
+    parts = count(row, "grad_accum") or 0
+    if parts and local and local % parts == 0:
+        return local // parts, f" (the batch in {parts} parts)"
     early = (release_of(text(row, "version")) or (25, 1)) < (25, 1)
     chunks = count(row, "vp") or (2 if "interleaved" in text(row, "schedule").lower() else 1)
     microbatches, many = pipeline * (1 if early else chunks), "pipeline ranks" if early else "stages"

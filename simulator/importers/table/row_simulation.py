@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from simulator.hardware.cluster import Cluster
@@ -13,14 +14,14 @@ from simulator.importers.table.row_framework import row_precision, stands_in
 from simulator.importers.table.row_host import row_documents, row_graphs, row_host
 from simulator.importers.table.row_model import row_model
 from simulator.importers.table.row_notes import row_accumulation, row_dropout, row_loss, row_optimizer
-from simulator.importers.table.row_plan import row_plan
-from simulator.importers.table.rows import Row, text
+from simulator.importers.table.row_plan import open_choices, row_plan
+from simulator.importers.table.rows import CannotPlace, Row, text
 from simulator.importers.vocabulary.names import load_names
 from simulator.plan.framework import load_framework
 from simulator.workload.model import Model
 from simulator.workload.workload import Workload
 
-__all__ = ["RowSimulation", "row_simulation"]
+__all__ = ["RowSimulation", "row_simulation", "row_simulations"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,8 +51,37 @@ class RowSimulation:
         return run_kind(axes, self.fields["zero_stage"] == 3, self.workload.model.experts > 0)
 
 
+def row_simulations(row: Row) -> tuple[RowSimulation, ...]:
+    """Return the simulations that a row may describe, the usual one first: several where it leaves sizes of the plan open.
+
+    Raises:
+        CannotPlace: why not the usual one.
+    """
+    first = row_simulation(row)
+    sizes = open_choices(row, first.workload.model)
+    if not sizes:
+        return (first,)
+    found = []
+    for values in itertools.product(*sizes.values()):
+        chosen = dict(zip(sizes, map(str, values), strict=True))
+        try:
+            one = row_simulation({**row, **chosen})
+        except CannotPlace:  # what the usual sizes may be, others need not
+            continue
+        said = [
+            f"{_FIELD[column]} = {value} (none is printed: about the quickest that may fit)"
+            for column, value in chosen.items()
+        ]
+        found.append(replace(one, assumed=(*said, *one.assumed), unknown=first.unknown))
+    return tuple(found) or (first,)
+
+
+_FIELD = {"mbs": "microbatch_size", "vp": "chunks_per_rank"}
+"""The field of a plan that a column of sizes is."""
+
+
 def row_simulation(row: Row) -> RowSimulation:
-    """Return the simulation that a row describes.
+    """Return the simulation that a row describes; the microbatch is 1 where nothing tells it.
 
     Raises:
         CannotPlace: why not.
