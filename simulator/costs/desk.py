@@ -60,7 +60,7 @@ def desk_of(cluster: Cluster, axes: Axes, framework: Framework | None) -> Desk:
     return _desk(
         machine,
         axes,
-        host_times(framework, cluster.node.host, pace / gpus),
+        host_times(framework, cluster.node.host, pace / gpus, dict(axes).get("tp", 1) > 1),
         _message_wait(framework, axes) / pace,
         framework.step_time / pace,
         framework.slice_time / pace,

@@ -11,6 +11,8 @@ A framework's thread runs through Python, dispatches every operator and launches
     group       launch_time         each product of grouped ones beside its launch: the library's own code
     module      module_time         a linear layer or attention, forward or backward; rows in another order; a collective.  A linear
                                     layer that quantises counts twice, one of experts in a loop once for each of them
+    split       split_module_time   what DTensor dispatches, where tensor parallelism splits layers: linear layers and norms, weight by
+                                    weight, and the collectives between them, in place of operator and module
 
 The thread stays ahead as long as the GPU has more to do than it.  Where it needs a result to go on, such as the counts of rows of
 experts (a call that the host waits for), it waits for the GPU, and both start anew together.  Between two such points, with
@@ -44,6 +46,7 @@ _PER_WEIGHT = 2
 """Operators for each weight tensor whose gradient is done (Megatron-LM, distributed_data_parallel.py: a hook per parameter)."""
 _GATHER = Traffic("gather")
 _CAST = Traffic("cast")
+_NORMS = ("norm", "norm backward", "norm sums", "plain")
 _NARROW = 2.0
 """Bytes of an element below which a product's operands were quantised."""
 _QUANTISING_MODULES = 2
@@ -53,14 +56,15 @@ _QUANTISING_MODULES = 2
 @hashed_once
 @dataclass(frozen=True, kw_only=True)
 class HostTimes:
-    """Seconds of the host per kernel launch, per operator, per module, per linear layer whose weights hooks `fetch`, per `slice` of these
-    weights; `blocked`: what the GPU waits for each launch where these do not queue (0 = they do); `synchronised`: what it waits after each
+    """Seconds of the host per kernel launch, per operator, per module, per operator or module of split layers (0 = as of others), per
+    linear layer whose weights hooks `fetch`, per `slice` of these weights; `blocked`: what the GPU waits for each launch where these do not queue (0 = they do); `synchronised`: what it waits after each
     synchronised layer; `slowed`: how many times as long the code of libraries takes in a training step as in a loop (launches take as
     long)."""
 
     launch: float = 0.0
     operator: float = 0.0
     module: float = 0.0
+    split: float = 0.0
     fetch: float = 0.0
     slice: float = 0.0
     blocked: float = 0.0
@@ -82,12 +86,13 @@ class TableTime:
     joint: float
 
 
-def host_times(framework: Framework, kind: str, pace: float) -> HostTimes:
+def host_times(framework: Framework, kind: str, pace: float, splits: bool = False) -> HostTimes:
     """Return the times of a framework on a host, operators and modules as slow as they are in a training step.
 
     Args:
         kind: of host, as its node's file says ("intel", "arm", ...).
         pace: speed of this host beside others of its kind.
+        splits: whether tensor parallelism splits layers.
     """
     factor = pace * host_pace(kind)
     busy = factor * load_host_coefficients().training_pace
@@ -95,6 +100,7 @@ def host_times(framework: Framework, kind: str, pace: float) -> HostTimes:
         launch=framework.launch_time / factor,
         operator=framework.operator_time / busy,
         module=framework.module_time / busy,
+        split=framework.split_module_time / busy if splits else 0.0,
         fetch=framework.fetch_time / factor,
         slice=framework.fetch_slice_time / busy,
         blocked=framework.launch_wait / factor,
@@ -161,16 +167,29 @@ def host_rows(table: OperatorTable, times: HostTimes) -> NDArray[np.float64]:
 
 def _python(table: OperatorTable, i: int, launches: int, times: HostTimes) -> float:
     """The host's seconds of a row beside its launches."""
+    split = times.split if _is_split(table, i) else 0.0
+    operator, module = split or times.operator, split or times.module
     if table.kind[i] == COLLECTIVE:
-        return times.module
+        return module
     if table.work[i] not in ("gemm", "attention") or table.phase[i] == "optimizer":  # no module's forward
         calls = 1 if table.call[i] == _CAST else launches
-        return times.module if table.call[i] in (_GATHER, EXCHANGED) else calls * times.operator
+        return module if table.call[i] in (_GATHER, EXCHANGED) else calls * operator
     if table.part[i] == "weight":
         weights = int(table.shape[i, 0]) if launches > 1 and table.work[i] == "gemm" else 1
-        return _PER_WEIGHT * weights * times.operator
+        return _PER_WEIGHT * weights * operator
     calls = launches if _apart(table, i, launches) else 1
-    return calls * (_QUANTISING_MODULES if BYTES_PER_ELEMENT[table.dtype[i]] < _NARROW else 1) * times.module
+    return calls * (_QUANTISING_MODULES if BYTES_PER_ELEMENT[table.dtype[i]] < _NARROW else 1) * module
+
+
+def _is_split(table: OperatorTable, i: int) -> bool:
+    """Whether a row of layers that tensor parallelism splits is one with a split weight or beside one: a linear layer, a norm, or a
+    collective of these ranks.  Attention and what is between get plain tensors; so do groups of experts."""
+    if table.kind[i] == COLLECTIVE:
+        return "tp" in table.group[i]
+    if table.work[i] == "gemm":
+        return int(table.shape[i, 0]) == 1
+    call = table.call[i]
+    return isinstance(call, Traffic) and call.access in _NORMS
 
 
 def _apart(table: OperatorTable, i: int, launches: int) -> bool:

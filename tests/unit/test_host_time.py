@@ -18,7 +18,7 @@ from simulator.lowering import lower
 from simulator.plan.framework import load_framework
 from simulator.plan.plan import Plan
 from simulator.program.calls import AWAITED, STREAM
-from simulator.program.program import IN_STEP_GRAPH, FusedSegment, OperatorTable, Program, Segment
+from simulator.program.program import COLLECTIVE, IN_STEP_GRAPH, FusedSegment, OperatorTable, Program, Segment
 from simulator.simulation import simulate
 from simulator.workload.model import load_model
 from simulator.workload.workload import Workload
@@ -55,6 +55,30 @@ def test_the_price_of_a_row_is_its_launches_and_its_python() -> None:
     assert 101e-6 == pytest.approx(rows["qkv input gradient"])  # a linear layer is one module
     assert 21e-6 == pytest.approx(rows["qkv weight gradient"])  # its place in the graph of gradients, and a hook
     assert launches["attention norm"] * 11e-6 == pytest.approx(rows["attention norm"])  # plain operators
+
+
+def test_what_dtensor_dispatches_is_what_tensor_parallelism_splits() -> None:
+    """Linear layers, norms and their collectives; attention and what is between get plain tensors."""
+    plan = {"framework": "torchtitan_2026_eager", "tensor_parallel": 4, "sequence_parallel": True}
+    layer = table(program_of("llama3_8b", **plan), "layer backward")
+    plain = dict(zip(layer.label, host_rows(layer, TIMES).tolist(), strict=True))
+    split = dict(zip(layer.label, host_rows(layer, replace(TIMES, split=1.0)).tolist(), strict=True))
+    slower = {label: round(split[label] - plain[label]) for label in split if split[label] > plain[label]}
+    assert 1 == slower["qkv input gradient"]
+    assert 2 == slower["qkv weight gradient"]
+    assert {"attention", "activation"}.isdisjoint(slower)
+    assert 2 == slower["attention norm"]  # two kernels
+    collectives = [label for label, kind in zip(layer.label, layer.kind.tolist(), strict=True) if kind == COLLECTIVE]
+    assert collectives
+    assert set(collectives) <= set(slower)
+
+
+def test_dtensor_costs_the_host_where_tensor_parallelism_is_eager() -> None:
+    for name, slower in (("torchtitan_eager", True), ("torchtitan", False), ("megatron_core", False)):
+        alone, split = (host_times(load_framework(name), "intel", 1.0, splits) for splits in (False, True))
+        assert 0.0 == alone.split
+        assert slower == (split.split > 5 * split.module)
+        assert alone == replace(split, split=0.0)
 
 
 def test_what_quantises_an_operand_is_one_call_whatever_kernels_it_starts() -> None:
