@@ -119,11 +119,11 @@ class Framework(ExtendingSpec):
     logits, as in Megatron-Core's compiled one).
     Host: launch_time per kernel launch; operator_time per operator that Python starts, and module_time per linear layer or
     attention of the library, launches not counted (costs/host_time.py); split_module_time, both of layers that tensor
-    parallelism splits where weights are DTensors, which Python dispatches (0 = as of others); launch_wait (the host waits for every kernel before it
-    launches the next one, as under CUDA_LAUNCH_BLOCKING, and the GPU for so long for each; 0 = launches queue ahead of the GPU);
-    message_wait (after a blocking message the host synchronises with the GPU, which is idle until the next action's first
-    kernel); layer_wait (the same at the end of every recomputed layer, forward and backward); step_time per optimizer step spent
-    with the GPU idle.
+    parallelism splits where weights are DTensors, which Python dispatches (0 = as of others); launch_wait (the host waits
+    for every kernel before it launches the next one, as under CUDA_LAUNCH_BLOCKING, and the GPU for so long for each; 0 =
+    launches queue ahead of the GPU); message_wait (after a blocking message the host synchronises with the GPU, which is
+    idle until the next action's first kernel); layer_wait (the same at the end of every recomputed layer, forward and
+    backward); step_time per optimizer step spent with the GPU idle.
     Updates on the CPU: fused_host_optimizer (one pass over all arrays, as DeepSpeed's CPU Adam; else a loop per operation);
     unbound_host_threads (the launcher leaves every rank's threads all cores, where they get in each other's way);
     offloads_master_weights (the fp32 weights go with the states; else the GPU keeps its own and gets them back in fp32).
