@@ -78,6 +78,32 @@ def test_recipes_say_whether_exchanges_run_beside_another_microbatch(
     assert schedule == row.fields.get("schedule")
 
 
+def test_a_run_without_a_release_is_of_the_month_it_was_published_in() -> None:
+    """Releases of Megatron-Bridge are named by their months."""
+    row = {**QWEN, "version": "", "gpu": "B200-SXM", "source_loc": "NVIDIA-NeMo/Megatron-Bridge pull/5722@2026-08-13"}
+    assert "megatron_bridge_26_06" == row_simulation(row).fields["framework"]
+    assert "published in 2026-08" in "; ".join(row_simulation(row).assumed)
+    assert "megatron_bridge_26_06" != row_simulation({**row, "source_loc": "docs@2026-03-01"}).fields["framework"]
+
+
+def test_a_paged_stash_goes_with_fused_experts_and_a_graph_of_the_whole_step() -> None:
+    row = {
+        **QWEN,
+        "framework": "Megatron-LM (2026)",
+        "version": "",
+        "quality_note": "full-iteration CUDA graphs, paged stash",
+    }
+    found = row_simulation(row).fields
+    assert ("megatron_bridge_26_06", "full_iteration") == (found["framework"], found["cuda_graphs"])
+
+
+def test_experts_of_hugging_face_are_grouped_since_2026() -> None:
+    row = {**QWEN, "framework": "TRL (Hugging Face Trainer, FSDP2)", "zero_stage": "3", "ep": "1", "dp": ""}
+    for where, profile in (("pull/4022@2026-04-28", "hugging_face_fsdp_2026"), ("@2025-04-28", "hugging_face_fsdp")):
+        found = row_simulation({**row, "version": "", "source_loc": where}).fields["framework"]
+        assert profile == found
+
+
 def test_runs_that_drop_tokens_give_experts_equal_rows() -> None:
     drops, keeps = (
         row_simulation({**QWEN, "model": name}) for name in ("Qwen3-30B-A3B [tokendrop, EP8]", "Qwen3-30B-A3B")

@@ -93,10 +93,14 @@ def _of_kind(row: Row) -> tuple[str, str]:
 def profile_of_run(row: Row, named: str, assumed: list[str]) -> str:
     """Return the profile of a framework as this run had it: by release and GPU; by kernel, format or architecture; by source."""
     names, found = load_names(), named
-    own = names.framework_at(found, text(row, "version"), row_gpu(row)[0].architecture)
+    version = text(row, "version")
+    where = "" if version else month_of(f"{text(row, 'source')} {text(row, 'source_loc')}")
+    own = names.framework_at(found, version or f"{where[2:4]}.{where[4:]}", row_gpu(row)[0].architecture)
     if own is not None:
         found = own
-        assumed.append(f"framework {own} (version {text(row, 'version')})")
+        assumed.append(
+            f"framework {own} ({f'version {version}' if version else f'published in {where[:4]}-{where[4:]}'})"
+        )
     words = (text(row, "attn_kernel"), row_precision(row)[0], row_gpu(row)[0].architecture)
     variants = (names.find("framework_variants", f"{found} {word}") for word in words)
     found = next(filter(None, variants), found)

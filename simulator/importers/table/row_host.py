@@ -78,11 +78,13 @@ def row_graphs(row: Row, experts: bool = False, recomputes: bool = False, sized:
     ({'cuda_graphs': ('attn', 'moe_router')}, {'cuda_graphs': ('attn', 'moe_router')})
     >>> row_graphs({"quality_note": "full-iteration CUDA graphs"}), row_graphs({"quality_note": "CUDA graphs of layers"})
     ({'cuda_graphs': 'full_iteration'}, {'cuda_graphs': ('attn', 'mlp')})
+    >>> row_graphs({"quality_note": "CUDA graph of the whole iteration"})
+    {'cuda_graphs': 'full_iteration'}
     """
     said = text(row, "cuda_graphs").strip().lower()
     if not said:
         found = re.search(
-            r"\b(?:(no|without|full-iteration|whole-step) )?cuda graphs?( of (?:the whole step|[a-z ,]+))?",
+            r"\b(?:(no|without|(?:full|whole)[- ](?:iteration|step)) )?cuda graphs?( of [a-z ,]+)?",
             words_said(row),
         )
         if found is None:
@@ -90,7 +92,7 @@ def row_graphs(row: Row, experts: bool = False, recomputes: bool = False, sized:
         kind, of = found.group(1) or "", found.group(2) or ""
         if kind in ("no", "without"):
             return {"cuda_graphs": "none"}
-        if kind or "whole step" in of:
+        if kind or re.search(r"(whole|full) (step|iteration)", of):
             return {"cuda_graphs": "full_iteration"} if sized or not experts else {}
         parts = tuple(part for word, part in _GRAPHED.items() if word in of)
         if not parts:
