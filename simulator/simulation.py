@@ -6,25 +6,31 @@ workload + plan --lower--> Program --price(cluster)--> Prices --run--> Trace --m
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import replace
 from typing import Any
 
-from simulator.costs.ranks import price_ranks
+import numpy as np
+
+from simulator.costs.ranks import price_ranks, rank_parts
 from simulator.engine import run
 from simulator.errors import ProgramError, SpecError, refuse
 from simulator.hardware.cluster import Cluster
-from simulator.hardware.parts import Part
+from simulator.hardware.conditions import condition
+from simulator.hardware.parts import Part, shown_numbers
 from simulator.job import Job
 from simulator.lowering import ResolvedPlan, lower_resolved, resolve
 from simulator.lowering.layers.expand import layer_costs
 from simulator.lowering.resolve.framework_rules import beyond_framework
 from simulator.lowering.steps.bucket_parts import is_cut
 from simulator.plan.plan import Plan
-from simulator.program.program import Program
+from simulator.program.program import Link, Program
+from simulator.program.replicas import replica_mesh, teams
 from simulator.program.spec import verify
 from simulator.report.fused_buckets import fused, ready_gradients
 from simulator.report.mean_prediction import OneKind, mean_prediction
 from simulator.report.prediction import Prediction, measure
+from simulator.report.served_turns import served_turns
 from simulator.report.trained import trained_by
 from simulator.specs import files_as_they_are
 from simulator.units import show
@@ -80,6 +86,8 @@ def simulate(
         *_small_bucket(workload, resolved, plan),
         *([f"{beyond}: predicted as if it did"] if beyond else []),
     )
+    if resolved.exchange.stale and resolved.on_servers:
+        return _at_own_pace(workload, resolved, cluster, engine, noted, fold)
     return mean_prediction(
         tuple(
             OneKind(
@@ -90,6 +98,63 @@ def simulate(
             for kind in resolved.step_kinds
         )
     )
+
+
+def _at_own_pace(
+    workload: Workload, resolved: ResolvedPlan, cluster: Cluster, engine: str, noted: tuple[str, ...], fold: bool
+) -> Prediction:
+    """Return the prediction of nodes that train at their own pace: the mean over the steps of all of them.
+
+    Each kind of node has the servers to itself; in the mean no step is shorter than what these need for a push and a pull of every
+    node.  With a bound on how far a node may be ahead all go, in the long run, at the pace of the slowest.
+    """
+    mesh = replica_mesh(lower_resolved(workload, resolved))
+    found, team = rank_parts(cluster, mesh), teams(mesh, cluster.gpus_per_node)
+    terms, count = resolved.exchange_terms, len(np.unique(team))
+    apart = replace(resolved, exchange_terms=replace(terms, servers=terms.servers * count))
+    of_bits = {bits: condition(cluster, bits) for bits in np.unique(found).tolist()}
+    if math.isfinite(terms.staleness) and len(set(of_bits.values())) == 1:
+        refuse(
+            "exchange_staleness bounds how far quick nodes are ahead of slow ones",
+            f"all nodes of cluster {cluster.name!r} are alike (exchange_staleness = {terms.staleness})",
+            "leave exchange_staleness out, or say in cluster.parts which nodes differ",
+        )
+    alone = {kind: _of_kind(workload, apart, kind, engine, noted, fold) for kind in dict.fromkeys(of_bits.values())}
+    slowest: dict[int, Cluster] = {}  # of the ranks that wait for each other
+    for number, bits in zip(team.tolist(), found.tolist(), strict=True):
+        kind = of_bits[bits]
+        if number not in slowest or alone[kind].step_time > alone[slowest[number]].step_time:
+            slowest[number] = kind
+    rates = {kind: many / alone[kind].step_time for kind, many in Counter(slowest.values()).items()}
+    if math.isfinite(terms.staleness):
+        last = max(rates, key=lambda kind: alone[kind].step_time)
+        rates = {last: count / alone[last].step_time}
+    total, nodes = sum(rates.values()), np.arange(len(team)) // cluster.gpus_per_node
+    kinds = []
+    for kind, rate in rates.items():
+        mine = [number for number, own in slowest.items() if own == kind]
+        where = shown_numbers(np.unique(nodes[np.isin(team, mine)]))
+        name = "of all nodes" if len(rates) == 1 else f"of nodes {where}"
+        kinds.append(OneKind(name, rate / total, alone[kind]))
+    facts: dict[str, Any] = {"staleness_of_nodes": {one.name: total * one.prediction.step_time - 1.0 for one in kinds}}
+    if math.isfinite(terms.staleness):
+        facts["staleness_bound"] = terms.staleness
+    if cluster.parts:
+        facts["parts"] = [part.text for part in cluster.parts]
+    return mean_prediction(tuple(kinds), max(_servers_need(one.prediction, terms.servers) for one in kinds), facts)
+
+
+def _servers_need(prediction: Prediction, servers: int) -> float:
+    """Seconds in which so many servers take a push of every node, and give each its pull, of one step."""
+    program = prediction.program
+    items = tuple(
+        replace(item, served=item.served._replace(servers=servers)) if isinstance(item, Link) and item.served else item
+        for item in program.items
+    )
+    occupancy = price_ranks(replace(program, items=items), prediction.cluster).prices.occupancy
+    served = np.array([isinstance(item, Link) and item.served is not None for item in items])[program.item]
+    busy = np.where(served & (program.step == 0), occupancy[program.item], 0.0)
+    return float(np.bincount(program.rank, busy).max())
 
 
 def _fusing(workload: Workload, resolved: ResolvedPlan, cluster: Cluster, engine: str, fold: bool) -> ResolvedPlan:
@@ -103,10 +168,23 @@ def _fusing(workload: Workload, resolved: ResolvedPlan, cluster: Cluster, engine
     return replace(resolved, bucket_sizes=fused([(at, wide * size) for at, size in ready], cycle, resolved.bucket_size))
 
 
+def _turns(workload: Workload, resolved: ResolvedPlan, cluster: Cluster, engine: str, fold: bool) -> ResolvedPlan:
+    """Say in what turns layers go to servers where the one goes first that is needed first: as in a step in which they go as they are
+    made."""
+    if not (resolved.on_servers and resolved.exchange_terms.priority) or resolved.served_turns:
+        return resolved
+    terms = replace(resolved.exchange_terms, priority=False)
+    each = _of_kind(workload, replace(resolved, exchange_terms=terms), cluster, engine, (), fold)
+    return replace(
+        resolved, served_turns=served_turns(each.program, each.prices, each.trace, resolved.pipeline_parallel)
+    )
+
+
 def _of_kind(
     workload: Workload, resolved: ResolvedPlan, cluster: Cluster, engine: str, noted: tuple[str, ...], fold: bool
 ) -> Prediction:
     """Return the prediction of a plan's step of one kind."""
+    resolved = _turns(workload, resolved, cluster, engine, fold)
     program = lower_resolved(workload, resolved)
     verify(program)
     priced = price_ranks(program, cluster, fold)

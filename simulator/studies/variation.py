@@ -159,6 +159,12 @@ def vary(
             f"gradient_exchange = {resolved.exchange.name!r} has several ({kinds})",
             "gradient_exchange = 'all_reduce', or leave jitter out",
         )
+    if resolved.exchange.stale:
+        refuse(
+            "noise is drawn for steps in which replicas wait for each other",
+            f"gradient_exchange = {resolved.exchange.name!r}",
+            "gradient_exchange = 'parameter_server', or leave jitter out",
+        )
     program = lower_resolved(job.workload, resolved)
     priced = price_ranks(program, job.cluster)
     trace = run(priced.program, priced.prices)

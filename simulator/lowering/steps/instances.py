@@ -40,7 +40,9 @@ def _cut(state: State, chunk: Chunk, direction: str, variant: int) -> Cut:
     """Return how a pass over a chunk is cut."""
     resolved = state.resolved
     sizes: tuple[Sizes, ...] = ()
-    if variant == BUCKETS:
+    if resolved.on_servers:
+        sizes = tuple([((kind, 1.0),) for kind in dict.fromkeys((*chunk.kinds, *chunk.backward))])
+    elif variant == BUCKETS:
         parts = state.parts if direction == "backward" else {}
         sizes = tuple(
             [
@@ -57,6 +59,7 @@ def _cut(state: State, chunk: Chunk, direction: str, variant: int) -> Cut:
         )
     unit = resolved.fsdp_unit if variant == UNITS else 0
     buckets = (resolved.bucket_sizes or (resolved.bucket_size,)) if variant == BUCKETS else ()
+    buckets = (1.0,) if resolved.on_servers else buckets
     return cut_chunk(chunk, direction, variant, unit, sizes, buckets, resolved.activation_offload)
 
 
@@ -68,13 +71,16 @@ def _occurring(
     Args:
         class_of: per chunk: its number among the different ones.
         cuts: how ZeRO-3 gathers and reduces, unit by unit.
-        buckets: which backwards are cut in buckets of gradients: "all", "last" of a chunk, or none.
+        buckets: which backwards are cut in buckets of gradients: "all", "last" of a chunk, that of each "step", whose first forward is
+            cut in the same layers, or none.
         gathers: whether the first forward of a chunk is cut in buckets of weights.
     """
     order = rows.order
     out = np.zeros(len(order.kind), np.int64)
     if cuts is not None:
         out[find_windows(rows, cuts).cut] = UNITS
+    elif buckets == "step":
+        out[rows.of_each_step((1, 3), last=True) | rows.of_each_step((0,), last=False)] = BUCKETS
     elif buckets:
         out[((order.kind == 1) | (order.kind == 3)) if buckets == "all" else rows.pattern.last_backward] = BUCKETS
     if gathers:
@@ -171,17 +177,18 @@ def add_instances(state: State) -> None:
     resolved = state.resolved
     names, class_of = classes_of(state.chunks)
     reduces = resolved.zero_stage < 3 and resolved.overlap_gradients and resolved.reduces
+    when = "step" if resolved.on_servers else "all" if resolved.reduces_each else "last"
     codes, pairs = state.build(
         _occurring,
         class_of,
         windowing(resolved),
-        ("all" if resolved.reduces_each else "last") if reduces or resolved.gradients_leave else "",
+        when if reduces or resolved.gradients_leave else "",
         resolved.overlap_parameters,
     )
     sizes = state.structure.sizes
     state.scales = [state.scaled_costs(*size) for size in sizes] if sizes else [state.costs]
     scales = len(state.scales)
-    if BUCKETS in state.variant:
+    if BUCKETS in state.variant and not resolved.on_servers:
         _cut_layers(state)
     made: dict[int, Block] = {}
     bases = []
