@@ -318,7 +318,7 @@ def gradients_await_update(resolved: ResolvedPlan) -> bool:
     return (
         resolved.framework.drops_gradients
         and once
-        and not resolved.optimizer_in_backward
+        and not (resolved.optimizer_in_backward or resolved.on_servers)
         and resolved.optimizer_offload == 0.0
     )
 
