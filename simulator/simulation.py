@@ -15,7 +15,7 @@ import numpy as np
 from simulator.costs.ranks import price_ranks, rank_parts
 from simulator.engine import run
 from simulator.errors import ProgramError, SpecError, refuse
-from simulator.hardware.cluster import Cluster
+from simulator.hardware.cluster import MAX_WORLD_SIZE, Cluster
 from simulator.hardware.conditions import condition
 from simulator.hardware.parts import Part, shown_numbers
 from simulator.job import Job
@@ -111,7 +111,7 @@ def _at_own_pace(
     mesh = replica_mesh(lower_resolved(workload, resolved))
     found, team = rank_parts(cluster, mesh), teams(mesh, cluster.gpus_per_node)
     terms, count = resolved.exchange_terms, len(np.unique(team))
-    apart = replace(resolved, exchange_terms=replace(terms, servers=terms.servers * count))
+    apart = replace(resolved, exchange_terms=replace(terms, servers=min(terms.servers * count, MAX_WORLD_SIZE)))
     of_bits = {bits: condition(cluster, bits) for bits in np.unique(found).tolist()}
     if math.isfinite(terms.staleness) and len(set(of_bits.values())) == 1:
         refuse(
