@@ -6,7 +6,6 @@ workload + plan --lower--> Program --price(cluster)--> Prices --run--> Trace --m
 from __future__ import annotations
 
 import math
-from collections import Counter
 from dataclasses import replace
 from typing import Any
 
@@ -16,7 +15,6 @@ from simulator.costs.ranks import price_ranks, rank_parts
 from simulator.engine import run
 from simulator.errors import ProgramError, SpecError, refuse
 from simulator.hardware.cluster import MAX_WORLD_SIZE, Cluster
-from simulator.hardware.conditions import condition
 from simulator.hardware.parts import Part, shown_numbers
 from simulator.job import Job
 from simulator.lowering import ResolvedPlan, lower_resolved, resolve
@@ -108,32 +106,33 @@ def _at_own_pace(
     Each kind of node has the servers to itself; in the mean no step is shorter than what these need for a push and a pull of every
     node.  With a bound on how far a node may be ahead all go, in the long run, at the pace of the slowest.
     """
-    mesh = replica_mesh(lower_resolved(workload, resolved))
-    found, team = rank_parts(cluster, mesh), teams(mesh, cluster.gpus_per_node)
-    terms, count = resolved.exchange_terms, len(np.unique(team))
+    program, terms = lower_resolved(workload, resolved), resolved.exchange_terms
+    mesh = replica_mesh(program)
+    team, place = teams(mesh, cluster.gpus_per_node), np.empty(mesh.world.size, np.int64)
+    place[mesh.world] = np.arange(mesh.world.shape[1])[None, :, None]
+    found, count = rank_parts(cluster, mesh), int(team.max()) + 1
     apart = replace(resolved, exchange_terms=replace(terms, servers=min(terms.servers * count, MAX_WORLD_SIZE)))
-    of_bits = {bits: condition(cluster, bits) for bits in np.unique(found).tolist()}
-    if math.isfinite(terms.staleness) and len(set(of_bits.values())) == 1:
+    alike: dict[Cluster, list[int]] = {}
+    for number in range(count):
+        mine = team == number
+        parts = [_on_stages(part, place[mine & (found >> bit & 1 == 1)]) for bit, part in enumerate(cluster.parts)]
+        kind = replace(cluster, parts=tuple(part for part in parts if part is not None))
+        alike.setdefault(kind, []).append(number)
+    if math.isfinite(terms.staleness) and len(alike) == 1:
         refuse(
             "exchange_staleness bounds how far quick nodes are ahead of slow ones",
             f"all nodes of cluster {cluster.name!r} are alike (exchange_staleness = {terms.staleness})",
             "leave exchange_staleness out, or say in cluster.parts which nodes differ",
         )
-    alone = {kind: _of_kind(workload, apart, kind, engine, noted, fold) for kind in dict.fromkeys(of_bits.values())}
-    slowest: dict[int, Cluster] = {}  # of the ranks that wait for each other
-    for number, bits in zip(team.tolist(), found.tolist(), strict=True):
-        kind = of_bits[bits]
-        if number not in slowest or alone[kind].step_time > alone[slowest[number]].step_time:
-            slowest[number] = kind
-    rates = {kind: many / alone[kind].step_time for kind, many in Counter(slowest.values()).items()}
+    alone = {kind: _of_kind(workload, apart, kind, engine, noted, fold) for kind in alike}
+    rates = {kind: len(numbers) / alone[kind].step_time for kind, numbers in alike.items()}
     if math.isfinite(terms.staleness):
-        last = max(rates, key=lambda kind: alone[kind].step_time)
+        last = max(alone, key=lambda kind: alone[kind].step_time)
         rates = {last: count / alone[last].step_time}
     total, nodes = sum(rates.values()), np.arange(len(team)) // cluster.gpus_per_node
     kinds = []
     for kind, rate in rates.items():
-        mine = [number for number, own in slowest.items() if own == kind]
-        where = shown_numbers(np.unique(nodes[np.isin(team, mine)]))
+        where = shown_numbers(np.unique(nodes[np.isin(team, alike[kind])]))
         name = "of all nodes" if len(rates) == 1 else f"of nodes {where}"
         kinds.append(OneKind(name, rate / total, alone[kind]))
     facts: dict[str, Any] = {"staleness_of_nodes": {one.name: total * one.prediction.step_time - 1.0 for one in kinds}}
@@ -141,20 +140,24 @@ def _at_own_pace(
         facts["staleness_bound"] = terms.staleness
     if cluster.parts:
         facts["parts"] = [part.text for part in cluster.parts]
-    return mean_prediction(tuple(kinds), max(_servers_need(one.prediction, terms.servers) for one in kinds), facts)
+    return mean_prediction(tuple(kinds), max(_servers_need(program, kind) for kind in rates), facts)
 
 
-def _servers_need(prediction: Prediction, servers: int) -> float:
-    """Seconds in which so many servers take a push of every node, and give each its pull, of one step."""
-    program = prediction.program
-    items = tuple(
-        replace(item, served=item.served._replace(servers=servers)) if isinstance(item, Link) and item.served else item
-        for item in program.items
-    )
-    occupancy = price_ranks(replace(program, items=items), prediction.cluster).prices.occupancy
-    served = np.array([isinstance(item, Link) and item.served is not None for item in items])[program.item]
-    busy = np.where(served & (program.step == 0), occupancy[program.item], 0.0)
-    return float(np.bincount(program.rank, busy).max())
+def _on_stages(part: Part, stages: np.ndarray) -> Part | None:
+    """Return a part of the pipeline ranks that it is about; None without any."""
+    if not len(stages):
+        return None
+    pairs = tuple((stage, stage) for stage in np.unique(stages).tolist())
+    return part.model_copy(update={"nodes": None, "ranks": None, "replicas": None, "pipeline_ranks": pairs})
+
+
+def _servers_need(program: Program, cluster: Cluster) -> float:
+    """Seconds in which the servers of a program take a push of every node, and give each its pull, of one step."""
+    priced = price_ranks(program, cluster)
+    made, occupancy = priced.program, priced.prices.occupancy
+    served = np.array([isinstance(item, Link) and item.served is not None for item in made.items])[made.item]
+    busy = np.where(served & (made.step == 0), occupancy[made.item], 0.0)
+    return float(np.bincount(made.rank, busy).max())
 
 
 def _fusing(workload: Workload, resolved: ResolvedPlan, cluster: Cluster, engine: str, fold: bool) -> ResolvedPlan:
