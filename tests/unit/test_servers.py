@@ -192,6 +192,22 @@ def test_full_servers_bound_the_sum() -> None:
     assert sum(found.breakdown.values()) == pytest.approx(found.step_time)
 
 
+def test_an_update_with_every_push_fills_the_memory_of_servers_sooner() -> None:
+    """Docs/surveys.md: where cards are quick, asynchronous servers may be the slower choice."""
+    quick = load_cluster("v100_dgx1", 8 * NODES)
+    sync, free = (predicted(quick, microbatch_size=4, exchange_servers=1, **plan).step_time for plan in (SYNC, STALE))
+    assert sync < free
+
+
+def test_a_copy_on_several_nodes_is_as_slow_as_its_slow_stage_makes_it() -> None:
+    plan = {"exchange_servers": 2, "pipeline_parallel": 2, "tensor_parallel": 8, "framework": "megatron_core", **STALE}
+    slow = replace(cluster(), parts=(Part(nodes=((0, 0),), clock=0.5),))
+    both = replace(cluster(), parts=(Part(nodes=((0, 0), (2, 2)), clock=0.5),))  # of one copy: its stages on two nodes
+    none, one, two = (predicted(on, **plan) for on in (cluster(), slow, both))
+    assert none.step_time < one.step_time < two.step_time
+    assert [kind.name for kind in one.kinds] == ["of nodes 0,2", "of nodes 1,3"]  # type: ignore[attr-defined]
+
+
 def test_gpus_of_a_worker_wait_for_each_other() -> None:
     """One slow GPU makes its node slow, and no other."""
     one = replace(cluster(), parts=(Part(ranks=((3, 3),), clock=0.5),))

@@ -56,7 +56,7 @@ class ResolvedPlan:
     overlap_tensor_parallel: bool
     bucket_size: float
     bucket_sizes: tuple[float, ...] = ()
-    """Bytes of the buckets in turn, where it was seen when gradients are ready; () = each as large as `bucket_size`."""
+    """Bytes of the buckets in turn, the last also of all that follow; () = each as large as `bucket_size`."""
     served_turns: tuple[tuple[int, ...], ...] = ()
     """Of each rank: the turns in which the layers of a step go to servers, where these were seen; () = as their gradients are made."""
     gradient_bytes: int
@@ -265,6 +265,10 @@ def resolve(
     tokens = float(plan.microbatch_size * workload.sequence_length)
     apart = exchange.on_servers and facts.ranks > 1
     terms = terms_of(plan, exchange, numbers, BYTES_PER_ELEMENT[facts.gradient], tokens)
+    bucket = plan.bucket_size or max(
+        framework.bucket_size, framework.bucket_growth * facts.ranks * BYTES_PER_ELEMENT[facts.gradient]
+    )
+    small = framework.first_bucket if plan.bucket_size is None and plan.zero_stage < 2 else 0.0
     return ResolvedPlan(
         tensor_parallel=plan.tensor_parallel,
         context_parallel=plan.context_parallel,
@@ -284,8 +288,8 @@ def resolve(
         and plan.zero_stage in (1, 2)
         and facts.ranks > 1,
         overlap_tensor_parallel=said("overlap_tensor_parallel"),
-        bucket_size=plan.bucket_size
-        or max(framework.bucket_size, framework.bucket_growth * facts.ranks * BYTES_PER_ELEMENT[facts.gradient]),
+        bucket_size=bucket,
+        bucket_sizes=(small, bucket) if small else (),
         gradient_bytes=int(BYTES_PER_ELEMENT[facts.gradient]),
         gradient_dtype=facts.gradient,
         p2p=said("p2p", _takes_messages_in_turn(schedule), "latency"),

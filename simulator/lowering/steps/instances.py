@@ -58,7 +58,8 @@ def _cut(state: State, chunk: Chunk, direction: str, variant: int) -> Cut:
             ]
         )
     unit = resolved.fsdp_unit if variant == UNITS else 0
-    buckets = (resolved.bucket_sizes or (resolved.bucket_size,)) if variant == BUCKETS else ()
+    each = resolved.bucket_sizes if direction == "backward" else ()
+    buckets = (each or (resolved.bucket_size,)) if variant == BUCKETS else ()
     buckets = (1.0,) if resolved.on_servers else buckets
     return cut_chunk(chunk, direction, variant, unit, sizes, buckets, resolved.activation_offload)
 
@@ -211,8 +212,10 @@ def add_instances(state: State) -> None:
 
 def _cut_layers(state: State) -> None:
     """Say of the layers that are larger than a bucket which parts of them their backward is cut in, and what these cost."""
-    most = 1.0 if state.resolved.bucket_sizes else state.resolved.bucket_size / state.resolved.gradient_bytes
-    for kind in [kind for kind, cost in state.costs.items() if is_layer(kind) and is_cut(cost, most, state.resolved)]:
+    resolved = state.resolved
+    fused = bool(resolved.bucket_sizes and resolved.framework.cycle_time)
+    most = 1.0 if fused else min(resolved.bucket_sizes or (resolved.bucket_size,)) / resolved.gradient_bytes
+    for kind in [kind for kind, cost in state.costs.items() if is_layer(kind) and is_cut(cost, most, resolved)]:
         found = [parts_of(costs[kind], most) for costs in (state.costs, *state.scales)]
         names = state.parts[kind] = tuple(f"{kind} part {n}" for n in range(len(found[0])))
         state.costs, *state.scales = (
