@@ -269,12 +269,20 @@ def test_servers_of_what_is_no_collective_are_refused() -> None:
         verify(replace(program, items=items))
 
 
-def test_noise_is_refused_where_workers_do_not_wait() -> None:
+@pytest.mark.parametrize(
+    "plan",
+    [
+        {"exchange_servers": NODES, **STALE},
+        SYNC,
+        {"schedule": "pipedream", "pipeline_parallel": 2, "framework": "megatron_core"},
+        {"schedule": "zb_h2", "pipeline_parallel": 2, "post_validation": True, "framework": "megatron_core"},
+    ],
+)
+def test_noise_is_refused_where_steps_run_into_each_other(plan: dict[str, Any]) -> None:
     work = Workload(model=BERT, sequence_length=128, global_batch_size=128, precision="fp16")
-    plan = Plan(framework="pytorch_ddp", microbatch_size=4, exchange_servers=NODES, **STALE)
-    job = Job(name="stale", workload=work, plan=plan, cluster=cluster(), jitter=Jitter(compute=0.02))
-    with pytest.raises(PlanError, match="wait for each other"):
-        vary(job, samples=2)
+    made = Plan(**{"framework": "pytorch_ddp", "microbatch_size": 2, **plan})
+    with pytest.raises(PlanError, match="run into each other"):
+        vary(Job(name="stale", workload=work, plan=made, cluster=cluster(), jitter=Jitter(compute=0.02)), samples=2)
 
 
 def test_what_binds_is_told_of_one_step() -> None:
