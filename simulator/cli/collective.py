@@ -41,7 +41,9 @@ def command(
     servers: Annotated[
         int | None,
         typer.Option(
-            "--servers", min=0, help="Machines without GPUs that add up; of byteps, parameter_server_dedicated."
+            "--servers",
+            min=0,
+            help="Machines without GPUs that add up; of byteps, parameter_server, parameter_server_dedicated.",
         ),
     ] = None,
     backend: Annotated[str, typer.Option("--backend", help="nccl (the vendor's library) or gloo.")] = "nccl",

@@ -57,8 +57,11 @@ ALGORITHMS: Family[Collective] = Family("collective algorithm", "simulator.colle
 
 
 @functools.lru_cache(maxsize=256)
-def with_servers(algorithm: str, servers: int) -> Collective:
+def with_servers(algorithm: str, servers: int, moved: float = 0.0, each: bool = False) -> Collective:
     """Return the algorithm with this name and so many servers, in place of as many as it asks for.
+
+    Args:
+        moved, each: as of `ServedCollective`.
 
     Raises:
         UnknownNameError: nobody bears the name.
@@ -71,9 +74,9 @@ def with_servers(algorithm: str, servers: int) -> Collective:
     member = None if algorithm == "auto" else ALGORITHMS.get(algorithm)
     if not isinstance(member, ServedCollective):
         raise PlanError(
-            f"servers help {' and '.join(served)}, but the algorithm is {algorithm!r}. Way out: one of these"
+            f"servers help {', '.join(served[:-1])} and {served[-1]}, but the algorithm is {algorithm!r}. Way out: one of these"
         )
-    return type(member)(servers)
+    return type(member)(servers, moved, each)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

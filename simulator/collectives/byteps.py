@@ -6,19 +6,30 @@ N nodes push to and pull from k machines without GPUs (share x of the message ea
 
 Equal for y = (N - k) / (N^2 + k N - 2 k) and x = 2 (N - 1) / (N^2 + k N - 2 k).  With k = 0 that is 2 (N - 1) / N of the
 message per direction, as in a ring; with k = N it is 1, twice as fast.  Inside a node ranks first add up directly.
+
+What crosses the network goes through the memory of hosts, whose processors add up.  Bytes that a host moves there, of a message of 1:
+
+    a server   N x come (written), N - 1 times x is added (two read, one written), N x go (read)
+    a node     1 comes from its GPUs (written), 1 - y goes (read), 1 - y comes (written), 1 goes to its GPUs (read), and its own share:
+               (N - 1) y comes, as much is added, and as much goes
+
+An update by who adds up moves more (`moved` bytes for a byte of the message); one with every push does so N times, and adds nothing up.
+Where a node's file does not say how fast its memory is, hosts are taken to keep pace with the network.
 """
 
 from __future__ import annotations
 
 import abc
+from dataclasses import replace
 from typing import ClassVar
 
-from simulator.collectives.base import Phase, Transfer
+from simulator.collectives.base import Cost, Phase, Transfer
 from simulator.collectives.plain import PlainCollective
 from simulator.collectives.rounds import Leg
 from simulator.errors import PlanError
 from simulator.hardware.cluster import MAX_WORLD_SIZE
-from simulator.hardware.fabric import GroupPlacement
+from simulator.hardware.coefficients import CostTable
+from simulator.hardware.fabric import Fabric, GroupPlacement
 
 __all__ = ["Byteps", "ServedCollective", "optimal_split"]
 
@@ -40,6 +51,8 @@ class ServedCollective(PlainCollective):
 
     Args:
         servers: how many machines; None = what `split` makes of the nodes.
+        moved: bytes that an update by who adds up moves in memory for a byte of the message.
+        each: whether it updates with every push, in place of their sum.
 
     `fewest` that the algorithm works with.  Endpoint n + s x g + j is card j of server s.
     """
@@ -48,12 +61,12 @@ class ServedCollective(PlainCollective):
     pipelined = ("all_reduce",)
     fewest: ClassVar[int] = 0
 
-    def __init__(self, servers: int | None = None) -> None:
+    def __init__(self, servers: int | None = None, moved: float = 0.0, each: bool = False) -> None:
         if servers is not None and not self.fewest <= servers <= MAX_WORLD_SIZE:
             raise PlanError(
                 f"servers must be {self.fewest} or more, up to {MAX_WORLD_SIZE:,}, but {self.name} is given {servers}"
             )
-        self.servers = servers
+        self.servers, self.moved, self.each = servers, moved, each
 
     @abc.abstractmethod
     def split(self, nodes: int) -> tuple[int, float, float]:
@@ -62,6 +75,23 @@ class ServedCollective(PlainCollective):
     def works(self, kind: str, place: GroupPlacement) -> bool:
         """Return whether the nodes are evenly filled."""
         return kind in self.kinds and place.ranks == place.nodes * place.ranks_per_node
+
+    def cost(self, kind: str, place: GroupPlacement, fabric: Fabric, table: CostTable, protocol: str) -> Cost | None:
+        """Return what the wires take, or the hosts, where these are slower: all work at once, chunk after chunk."""
+        cost, rate, touched = super().cost(kind, place, fabric, table, protocol), fabric.host_rate, self.touched(place)
+        if cost is None or not (rate and touched):
+            return cost
+        return replace(cost, bandwidth=min(cost.bandwidth, rate / touched), ceiling=min(cost.ceiling, rate / touched))
+
+    def touched(self, place: GroupPlacement) -> float:
+        """Return the bytes that the busiest host moves in its memory, for all groups, for a byte of one's message; 0 inside GPUs."""
+        nodes = place.nodes
+        if nodes < 2:
+            return (2.0 + self.moved) * place.concurrent if self.moved else 0.0
+        _, share, own = self.split(nodes)
+        work = nodes * self.moved if self.each else 3 * (nodes - 1) + self.moved
+        server, node = share * (2 * nodes + work), 2.0 + 2.0 * (1.0 - own) + own * (2 * (nodes - 1) + work)
+        return max(server * place.replicas, node * place.concurrent)
 
     def endpoints(self, place: GroupPlacement) -> int:
         """Return the ranks and the servers' cards."""
@@ -83,7 +113,8 @@ class ServedCollective(PlainCollective):
         """Return one leg: the chunks flow through nodes and servers at once."""
         nodes, g = place.nodes, place.ranks_per_node
         _, share, own = self.split(nodes)
-        outer = max(nodes * share, 1 + (nodes - 2) * own) / g if nodes > 1 else 0.0
+        crowd = place.replicas / place.concurrent  # groups on other nodes go to the same servers
+        outer = max(nodes * share * crowd, 1 + (nodes - 2) * own) / g if nodes > 1 else 0.0
         return (Leg(hops=self.hops(kind, place), inner=2 * (g - 1) / g, outer=outer),)
 
     def phases(self, kind: str, place: GroupPlacement) -> tuple[Phase, ...]:

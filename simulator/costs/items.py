@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.collectives import collective_seconds
+from simulator.collectives import collective_seconds, with_servers
 from simulator.collectives.crossing import placed_alike
 from simulator.costs.desk import Axes, Desk
 from simulator.costs.fused_pairs import handed_over, hidden_seconds
@@ -22,12 +22,12 @@ from simulator.costs.host_time import HostTimes, table_time
 from simulator.costs.memory_bound import MEMORY_BOUND_CLASS, memory_bound_calibrated, memory_bound_sigma
 from simulator.costs.slices import slice_seconds
 from simulator.costs.tables import Machine, TablePrice, mesh_of, placement_text, price_table
-from simulator.errors import ProgramError
+from simulator.errors import PlanError, ProgramError
 from simulator.hardware.fabric import Fabric, GroupPlacement, place_group, place_hop
 from simulator.hardware.host import Host, host_of
 from simulator.program.calls import SYNCHRONISED
 from simulator.program.prices import ACCOUNTS, BLOCKED, HOST_BOUND, RESOURCE_KINDS, PriceClass
-from simulator.program.program import COPY, TRANSFER, FusedSegment, Link, OperatorTable, Segment
+from simulator.program.program import COPY, TRANSFER, FusedSegment, Link, OperatorTable, Segment, Served
 
 __all__ = ["HOST_CLASS", "HOST_SIGMA", "ItemPrice", "price_classes", "price_item"]
 
@@ -134,6 +134,7 @@ def price_item(item: Segment | FusedSegment | Link, desk: Desk) -> ItemPrice:
         wait,
         item.slices,
         listing,
+        item.served,
         desk.machine,
         desk.unbound,
     )
@@ -281,6 +282,7 @@ def _link(
     wait: float,
     slices: int,
     slice_time: float,
+    served: Served | None,
     machine: Machine,
     unbound: bool,
 ) -> ItemPrice:
@@ -290,13 +292,14 @@ def _link(
         place: of its ranks on the wires; None for a copy.
         wait: for the host, behind it [s].
         slice_time: the host's, for a tensor of a list [s].
+        served: as of `Link`.
         unbound: whether the threads of every rank's update on the host may run on every core.
     """
     draft, number = _Draft(), ACCOUNTS.index(account)
     if place is None:
         _copy(draft, collective, message, number, host_of(machine.cluster, unbound))
     else:
-        _message(draft, kind, collective, message, place, number, machine.fabric)
+        _message(draft, kind, collective, message, place, number, machine.fabric, served)
     if wait:
         draft.latency += wait
         draft.note(HOST_CLASS, wait, HOST_SIGMA, True)
@@ -324,6 +327,7 @@ def _message(
     place: GroupPlacement,
     account: int,
     fabric: Fabric,
+    served: Served | None,
 ) -> None:
     """Price a transfer (bytes over bandwidth hold the streams, the rest is latency) or a collective."""
     if kind == TRANSFER:
@@ -332,7 +336,8 @@ def _message(
         draft.latency = min(start.seconds, time.seconds)
         draft.occupancy = time.seconds - draft.latency
     else:
-        time = collective_seconds(collective, message, place, fabric)
+        how = with_servers(*_reached(served, place)) if served else "auto"
+        time = collective_seconds(collective, message, place, fabric, how)
         draft.occupancy = time.seconds
     draft.share[RESOURCE_KINDS.index("pp" if kind == TRANSFER else _wires(place, fabric))] = 1.0
     draft.account[account] = draft.occupancy
@@ -340,6 +345,16 @@ def _message(
         draft.note(time.price_class, time.seconds, time.sigma, time.calibrated)
     draft.model = f"{time.algorithm}/{time.protocol} ({time.profile})"
     draft.placement = placement_text(place, time)
+
+
+def _reached(served: Served, place: GroupPlacement) -> Served:
+    """Return the servers, which ranks on one node do not reach over a network."""
+    if place.nodes < 2 and served.servers:
+        raise PlanError(
+            f"machines without GPUs serve nodes over a network, but the {place.ranks} ranks lie on one node (exchange_servers = "
+            f"{served.servers}). Way out: exchange_servers = 0, or more nodes"
+        )
+    return served
 
 
 def _wires(place: GroupPlacement, fabric: Fabric) -> str:

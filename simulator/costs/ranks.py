@@ -26,7 +26,7 @@ from simulator.program.replicas import ReplicaMesh, alike, replica_mesh
 from simulator.program.trace import Trace
 from simulator.program.unfold import Unfolded, unfold
 
-__all__ = ["Priced", "price_ranks"]
+__all__ = ["Priced", "price_ranks", "rank_parts"]
 
 Ints = NDArray[np.int64]
 _ROUNDING = 2.0**-30
@@ -114,14 +114,23 @@ def _alike(program: Program, cluster: Cluster) -> Priced:
 def _conditions(cluster: Cluster, mesh: ReplicaMesh) -> tuple[list[Cluster], Ints, Ints]:
     """The kinds of GPUs with wires that occur; [replicas, pipeline ranks, members] the number of each rank's kind, and the
     parts it belongs to as bits."""
-    place, replica = np.zeros(mesh.world.size, np.int64), np.zeros(mesh.world.size, np.int64)
-    replicas, pipeline, _ = np.indices(mesh.world.shape)
-    place[mesh.world], replica[mesh.world] = pipeline, replicas
-    found = which_parts(cluster.parts, cluster.levels[0].size, {"pipeline_ranks": place, "replicas": replica})
+    found = rank_parts(cluster, mesh)
     patterns, inverse = np.unique(found, return_inverse=True)
     numbers: dict[Cluster, int] = {}
     number = [numbers.setdefault(condition(cluster, int(b)), len(numbers)) for b in patterns]
     return list(numbers), np.array(number, np.int64)[inverse.reshape(-1)][mesh.world], found[mesh.world]
+
+
+def rank_parts(cluster: Cluster, mesh: ReplicaMesh) -> Ints:
+    """Return [world ranks] the parts of the cluster that each belongs to, as bits.
+
+    Raises:
+        PlanError: as `which_parts`.
+    """
+    place, replica = np.zeros(mesh.world.size, np.int64), np.zeros(mesh.world.size, np.int64)
+    replicas, pipeline, _ = np.indices(mesh.world.shape)
+    place[mesh.world], replica[mesh.world] = pipeline, replicas
+    return which_parts(cluster.parts, cluster.levels[0].size, {"pipeline_ranks": place, "replicas": replica})
 
 
 def _members(kinds: list[Cluster], bits: int) -> list[Cluster]:

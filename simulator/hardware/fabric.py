@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.errors import PlanError
+from simulator.hardware.host import load_host_coefficients
 from simulator.hardware.topology import Lattice, Topology, offsets
 from simulator.remembered import hashed_once
 
@@ -60,6 +61,7 @@ class Fabric:
         topology: the switches between the domains; None = nobody told.
         cards: network cards of all nodes of the job; 0 = of a benchmark, which has the switches to itself.
         backend: the library that a framework calls: the vendor's ("nccl" and its ports), or "gloo", through host memory.
+        host_rate: what loops of a host move in its memory [B/s]; 0 = the node's file does not say.
     """
 
     architecture: str
@@ -82,6 +84,7 @@ class Fabric:
     topology: Topology | None = None
     cards: int = 0
     backend: Backend = "nccl"
+    host_rate: float = 0.0
 
     def through_host(self, rate: float) -> Fabric:
         """Return the wires of a library that copies messages through host memory: no rank gets more of any than a thread moves.
@@ -193,6 +196,7 @@ def fabric_of(cluster: Cluster, backend: Backend = "nccl") -> Fabric:
         topology=topology,
         cards=cluster.nodes * cluster.node.nics if outer else 0,
         backend=backend,
+        host_rate=(cluster.node.host_memory_bandwidth or 0.0) * load_host_coefficients().stream_fraction,
     )
 
 

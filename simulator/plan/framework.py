@@ -38,7 +38,8 @@ class Framework(ExtendingSpec):
     they are kept); reduces_whole (ZeRO-1 and 2 sum all gradients on all replicas, though each keeps its shard only);
     broadcasts_updates (ZeRO-1 deals out whole weight tensors; each owner broadcasts what it updated, one after the other);
     gradient_exchange, as in `Plan`; gradients_overlap and parameters_overlap (with compute);
-    bucket_size, and bucket_growth (a bucket holds at least so many gradients for every rank that reduces it); cycle_time (a thread
+    bucket_size, first_bucket (that of the gradients made first, where a plan says no bucket_size; 0 = as all), and
+    bucket_growth (a bucket holds at least so many gradients for every rank that reduces it); cycle_time (a thread
     wakes so often, copies the gradients that are ready into one buffer of at most bucket_size, and reduces them; 0 = buckets are
     reduced as they fill); p2p "latency"
     (receives are posted ahead) or "blocking"; scatters_p2p (tensor-parallel ranks share the sending, and gather what they
@@ -180,6 +181,7 @@ class Framework(ExtendingSpec):
     gradients_overlap: bool
     parameters_overlap: bool
     bucket_size: Bytes
+    first_bucket: Bytes = 0.0
     bucket_growth: int = Field(default=0, ge=0)
     cycle_time: Seconds = 0.0
     p2p: Messages

@@ -258,8 +258,9 @@ class Plan(Spec):
     gradient_exchange: Annotated[str | None, GRADIENTS, FrameworkDefault("gradient_exchange")] = None
     """What replicas exchange, and in which steps: all_reduce (gradients, in every step), one_bit (signs of the momentum, after a dense
     warm-up), power_sgd (factors of low rank), local_sgd (weights, every exchange_every steps), diloco (changes of weights, with an outer
-    optimizer), streaming_diloco (in parts), one_process (all through GPU 0: torch's DataParallel) or another file of
-    `simulator/lowering/exchanges`; with shard_size between the copies of the states."""
+    optimizer), streaming_diloco (in parts), one_process (through GPU 0: torch's DataParallel), parameter_server (servers update),
+    stale_parameter_server (and no worker waits for others), byteps (servers add up) or another file of `simulator/lowering/exchanges`;
+    with shard_size between the copies of the states."""
     exchange_every: Annotated[Degree | None, GRADIENTS] = None
     """Steps from one exchange of weights to the next; left out: 500 of diloco, 100 of streaming_diloco (local_sgd needs it)."""
     exchange_warmup: Annotated[Annotated[float, Field(ge=0, le=0.99)] | None, GRADIENTS] = None
@@ -270,6 +271,12 @@ class Plan(Spec):
     """Rank of the factors that power_sgd sends for a matrix, which needs it; left out of all others."""
     exchange_parts: Annotated[Degree | None, GRADIENTS] = None
     """Parts of the weights that streaming_diloco exchanges in turn, each once in exchange_every steps; left out: 1."""
+    exchange_servers: Annotated[Layers | None, GRADIENTS] = None
+    """Machines without GPUs, each with a node's network cards, that parameter_server or byteps go through; left out: 0, the nodes."""
+    exchange_priority: Annotated[bool | None, GRADIENTS] = None
+    """Layers go to parameter servers in the order in which they are needed, of those that are ready; left out: as they are made."""
+    exchange_staleness: Annotated[Degree | None, GRADIENTS] = None
+    """Steps that a worker of stale_parameter_server may be ahead of the slowest (stale-synchronous); left out: any number."""
     gradient_dtype: Annotated[
         Literal["fp32", "bf16", "fp16"] | None,
         GRADIENTS,

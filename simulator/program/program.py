@@ -48,6 +48,7 @@ __all__ = [
     "OperatorTable",
     "Program",
     "Segment",
+    "Served",
     "Tensor",
     "bytes_by_category",
 ]
@@ -146,6 +147,22 @@ class FusedSegment:
         return self.first.phase
 
 
+class Served(NamedTuple):
+    """Servers that a collective goes through.
+
+    Args:
+        algorithm: name of the collective algorithm that does.
+        servers: machines without GPUs; 0 = the nodes themselves.
+        moved: bytes that an update moves in the servers' memory for a byte of the message.
+        each: whether they update with every push, in place of the sum of all.
+    """
+
+    algorithm: str
+    servers: int
+    moved: float = 0.0
+    each: bool = False
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Link:
     """A transfer, a collective beside the compute, or a copy.
@@ -161,6 +178,7 @@ class Link:
         blocks: of a transfer, whether the hosts of both ranks wait for it before they launch anything more.
         slices: of a collective through a list of tensors: how many of them the host makes, and copies from or to one flat message,
             one by one; 0 where the message is one tensor.
+        served: of a collective through servers: who they are; None where the cluster's library chooses how it goes.
     """
 
     name: str
@@ -173,6 +191,7 @@ class Link:
     collective: str = ""
     blocks: bool = False
     slices: int = 0
+    served: Served | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

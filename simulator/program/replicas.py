@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from simulator.program.program import COLLECTIVE, Link, Program
 
-__all__ = ["ReplicaMesh", "alike", "replica_mesh"]
+__all__ = ["ReplicaMesh", "alike", "replica_mesh", "teams"]
 
 _IN_STEP = ("tp", "cp", "ep")
 
@@ -107,6 +107,28 @@ def _world(program: Program, apart: list[str]) -> tuple[NDArray[np.int64], list[
     replicas = int(np.prod([sizes[i] for i in outer], dtype=np.int64))
     ordered = ranks.transpose([*outer, pipeline, *inner]).reshape(replicas, sizes[pipeline], -1)
     return ordered, [dict(axes)[name] for name in apart]
+
+
+def teams(mesh: ReplicaMesh, gpus_per_node: int) -> NDArray[np.int64]:
+    """Return [world ranks] numbers, equal for ranks of one replica and for replicas that share a node.
+
+    >>> from simulator.program.builder import ProgramBuilder
+    >>> teams(replica_mesh(ProgramBuilder(axes=(("tp", 2), ("dp", 4), ("pp", 1))).build()), 4).tolist()
+    [0, 0, 0, 0, 1, 1, 1, 1]
+    """
+    world = np.arange(mesh.world.size)
+    replica = np.empty(len(world), np.int64)
+    replica[mesh.world] = np.arange(mesh.count)[:, None, None]
+    team = world // gpus_per_node
+    while True:
+        found = team
+        for same in (replica, world // gpus_per_node):
+            least = np.full(len(world), len(world))
+            np.minimum.at(least, same, found)
+            found = least[same]
+        if (found == team).all():
+            return np.unique(team, return_inverse=True)[1].reshape(-1).astype(np.int64)
+        team = found
 
 
 def alike(mesh: ReplicaMesh, colour: NDArray[np.int64]) -> NDArray[np.int64]:

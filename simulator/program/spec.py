@@ -305,6 +305,12 @@ def _amounts_are_finite(program: Program) -> None:
                 raise ProgramError(f"only a transfer blocks: {item.name!r} has kind {item.kind}")
             if not (math.isfinite(item.message) and item.message >= 0):
                 raise ProgramError(f"a message is finite and not negative: {item.name!r} has {item.message} bytes")
+            if item.served and (
+                item.kind != COLLECTIVE or item.served.servers < 0 or not 0 <= item.served.moved < math.inf
+            ):
+                raise ProgramError(
+                    f"servers are those of a collective, 0 or more, and move a finite number of bytes: {item.name!r} has {item.served}"
+                )
             if item.slices < 0 or (item.slices and item.kind != COLLECTIVE):
                 raise ProgramError(
                     f"slices are those of a collective, 0 or more: {item.name!r} of kind {item.kind} has {item.slices}"

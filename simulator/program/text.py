@@ -30,6 +30,7 @@ from simulator.program.program import (
     Segment,
 )
 from simulator.program.text_parser import ACTION_LETTERS, OPERATOR_COLUMNS, ROW_DEFAULTS, parse_text
+from simulator.program.text_words import write_served
 
 __all__ = ["parse_text", "render_text"]
 
@@ -138,9 +139,10 @@ def _link(link: Link) -> str:
     what = f"{KIND_NAMES[link.kind]} {_word(link.collective)}" if link.collective else KIND_NAMES[link.kind]
     ranks = ",".join(map(str, link.pipeline_ranks)) or "-"
     slices = f" slices={link.slices}" if link.slices else ""
+    served = f" served={write_served(link.served)}" if link.served else ""
     return (
         f"{what} {_quote(link.name)} message={_bytes(link.message)} dtype={_word(link.dtype)} "
-        f"group={_join(link.group)} ranks={ranks} account={_word(link.account)}{slices}{' blocks' if link.blocks else ''}"
+        f"group={_join(link.group)} ranks={ranks} account={_word(link.account)}{slices}{served}{' blocks' if link.blocks else ''}"
     )
 
 

@@ -35,6 +35,7 @@ from simulator.program.text_words import (
     read_name,
     read_number,
     read_pieces,
+    read_served,
     read_shape,
     read_size,
     read_whole,
@@ -388,9 +389,10 @@ def _link(word: str, line: Line) -> Link:
         account=line.take("account", read_name),
         collective=collective,
         slices=line.take("slices", read_whole, 0),
+        served=line.take("served", read_served, None),
         blocks=line.flag("blocks"),
     )
-    line.end("message=, dtype=, group=, ranks=, account=, slices=, blocks")
+    line.end("message=, dtype=, group=, ranks=, account=, slices=, served=, blocks")
     return link
 
 

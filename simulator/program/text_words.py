@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from simulator.program.program import KIND_NAMES
+from simulator.program.program import KIND_NAMES, Served
 from simulator.units import parse
 
 __all__ = [
@@ -18,11 +18,13 @@ __all__ = [
     "read_name",
     "read_number",
     "read_pieces",
+    "read_served",
     "read_shape",
     "read_size",
     "read_whole",
     "read_wholes",
     "split_words",
+    "write_served",
 ]
 
 _TOKEN = re.compile(r'\s*(?:(#.*)|((?:[a-z_]+=)?"(?:[^"\\]|\\.)*"|[^\s"#]+)(?=\s|\Z))')
@@ -133,6 +135,19 @@ def read_whole(word: str, what: str) -> int:
 def read_wholes(word: str, what: str) -> list[int]:
     """Return whole numbers parted by commas; `-` is none."""
     return [] if word == "-" else [read_whole(part, what) for part in word.split(",")]
+
+
+def read_served(word: str, what: str) -> Served:
+    """Return servers: an algorithm, how many, bytes moved for a byte, and "sum" or "each"; parted by commas."""
+    name, servers, moved, when, *_ = *word.split(","), "", "", ""
+    if when not in ("sum", "each"):
+        raise ValueError(f"{what} ends with sum or each (what servers update with), got {word!r}")
+    return Served(name, read_whole(servers, what), read_number(moved, what), when == "each")
+
+
+def write_served(served: Served) -> str:
+    """Return the word that `read_served` reads."""
+    return f"{served.algorithm},{served.servers},{served.moved!r},{'each' if served.each else 'sum'}"
 
 
 def read_number(word: str, what: str) -> float:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import functools
 from collections import defaultdict
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.program.prices import PriceClass
+from simulator.program.prices import ACCOUNTS, PriceClass
 from simulator.report.memory import MemoryReport
 from simulator.report.prediction import Prediction
 
@@ -31,13 +32,22 @@ class MeanPrediction(Prediction):
 
     Args:
         kinds: of steps.
+        least: seconds of what all workers share, below which no mean step gets.
+        more: what else the provenance says.
     """
 
     kinds: tuple[OneKind, ...]
+    least: float = 0.0
+    more: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def step_time(self) -> float:
         """Mean seconds of a step."""
+        return max(self._own, self.least)
+
+    @property
+    def _own(self) -> float:
+        """Mean seconds of a step, but for what all workers share."""
         return sum(kind.share * kind.prediction.step_time for kind in self.kinds)
 
     @functools.cached_property
@@ -45,7 +55,7 @@ class MeanPrediction(Prediction):
         """As `Prediction.sigma_classes`; a kind weighs by its seconds."""
         found: dict[PriceClass, float] = defaultdict(float)
         for kind in self.kinds:
-            part = kind.share * kind.prediction.step_time / self.step_time
+            part = kind.share * kind.prediction.step_time / self._own
             for which, sigma in kind.prediction.sigma_classes.items():
                 found[which] += part * sigma
         return dict(found)
@@ -56,6 +66,7 @@ class MeanPrediction(Prediction):
         found: NDArray[np.float64] = np.sum(
             [kind.share * kind.prediction.rank_breakdown for kind in self.kinds], axis=0
         )
+        found[:, ACCOUNTS.index("dp")] += self.step_time - self._own
         return found
 
     @functools.cached_property
@@ -69,12 +80,16 @@ class MeanPrediction(Prediction):
         kinds = [
             {"step": kind.name, "share": kind.share, "step_time_s": kind.prediction.step_time} for kind in self.kinds
         ]
-        return {**super().provenance, "kinds_of_steps": kinds}
+        return {**super().provenance, "kinds_of_steps": kinds, **self.more}
 
 
-def mean_prediction(kinds: tuple[OneKind, ...]) -> Prediction:
-    """Return the mean of several kinds of steps; of one, the prediction itself."""
-    if len(kinds) == 1:
+def mean_prediction(
+    kinds: tuple[OneKind, ...], least: float = 0.0, more: Mapping[str, Any] | None = None
+) -> Prediction:
+    """Return the mean of several kinds of steps; of one about which nothing more is said, the prediction itself."""
+    if len(kinds) == 1 and not (least or more):
         return kinds[0].prediction
     first = kinds[0].prediction
-    return MeanPrediction(kinds=kinds, **{field.name: getattr(first, field.name) for field in fields(first)})
+    return MeanPrediction(
+        kinds=kinds, least=least, more=more or {}, **{one.name: getattr(first, one.name) for one in fields(first)}
+    )

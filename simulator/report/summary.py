@@ -151,6 +151,15 @@ def _staleness(old: Sequence[int]) -> list[str]:
     return [f"gradients are of weights {said} updates old; steps to an accuracy are not predicted"]
 
 
+def _staleness_of_nodes(updates: Mapping[str, float], bound: float | None) -> list[str]:
+    """Of nodes that do not wait for each other: how many updates of others lie between a pull and a push, in the mean."""
+    if not updates:
+        return []
+    each = ", ".join(f"{count:.3g} {which}" for which, count in updates.items())
+    ahead = f", none more than {bound:g} steps ahead of the slowest" if bound else ""
+    return [f"updates by others between a pull and its push: {each}{ahead}; time to an accuracy is not predicted"]
+
+
 def sure_section(prediction: Prediction) -> Section:
     """Return what the band rests on: runs of this kind, the widest terms, what nobody measured, what was assumed."""
     facts, lines = prediction.provenance, []
@@ -188,6 +197,7 @@ def sure_section(prediction: Prediction) -> Section:
             f"{percent(paths['share'])} of a card (cluster.topology says how they lie)"
         )
     lines += _staleness(facts.get("staleness", ()))
+    lines += _staleness_of_nodes(facts.get("staleness_of_nodes", {}), facts.get("staleness_bound"))
     if facts.get("unsaid"):
         lines.append(f"not predicted of gradient_exchange = {facts['gradient_exchange']!r}: {facts['unsaid']}")
     lines += [f"assumed: {text}" for text in facts.get("assumptions", ())]

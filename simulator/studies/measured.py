@@ -128,10 +128,13 @@ def measured_time(job: Job, step_time: float | None, tokens_per_second_per_gpu: 
 
 
 def class_seconds(prediction: Prediction) -> dict[PriceClass, float]:
-    """Return seconds of the critical path by price class, the largest first."""
-    program, prices = prediction.program, prediction.prices
-    path = critical_path(program, prices, prediction.trace)
-    seconds = prices.class_share[program.item[path]].sum(axis=0)
+    """Return seconds of a step's critical path by price class, the largest first; where steps run into each other, what ends in the
+    window of one."""
+    program, prices, trace, window = prediction.program, prediction.prices, prediction.trace, prediction.window
+    path = critical_path(program, prices, trace)
+    if not window.whole:
+        path = path[(trace.end[path] > window.low) & (trace.end[path] <= window.high)]
+    seconds = prices.class_share[program.item[path]].sum(axis=0) / window.steps
     pairs = sorted(zip(prices.classes, seconds.tolist(), strict=True), key=lambda pair: -pair[1])
     return {which: s for which, s in pairs if s > 0}
 

@@ -159,6 +159,13 @@ def vary(
             f"gradient_exchange = {resolved.exchange.name!r} has several ({kinds})",
             "gradient_exchange = 'all_reduce', or leave jitter out",
         )
+    if resolved.steps > 1:
+        refuse(
+            "noise is drawn for steps that end before the next one begins",
+            f"with schedule = {resolved.schedule.name!r}, gradient_exchange = {resolved.exchange.name!r} and post_validation = "
+            f"{str(resolved.post_validation).lower()} they run into each other",
+            "schedule = 'one_f_one_b' with gradient_exchange = 'all_reduce', or leave jitter out",
+        )
     program = lower_resolved(job.workload, resolved)
     priced = price_ranks(program, job.cluster)
     trace = run(priced.program, priced.prices)

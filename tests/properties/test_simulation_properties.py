@@ -14,6 +14,7 @@ from simulator.costs.price import price
 from simulator.engine import run
 from simulator.errors import PlanError
 from simulator.hardware.cluster import Cluster, load_cluster
+from simulator.hardware.parts import Part
 from simulator.lowering import lower
 from simulator.plan.plan import Plan
 from simulator.program.program import Program
@@ -209,6 +210,9 @@ PLAN_FIELDS: dict[str, tuple[dict[str, Any], Any, Any]] = {
     "exchange_rank": ({"gradient_exchange": "power_sgd"}, 2, 4),
     "exchange_parts": ({"gradient_exchange": "streaming_diloco"}, 4, 8),
     "exchange_bits": ({"gradient_exchange": "diloco"}, None, 4),
+    "exchange_servers": ({"gradient_exchange": "byteps"}, 0, 2),
+    "exchange_priority": ({"gradient_exchange": "parameter_server", "exchange_servers": 1}, False, True),
+    "exchange_staleness": ({"gradient_exchange": "stale_parameter_server", "exchange_servers": 2}, None, 4),
     "quantized_weights": ({"zero_stage": 3}, False, True),
     "optimizer_in_backward": ({"microbatch_size": 4}, False, True),
     "quantized_gradients": ({"zero_stage": 3, "secondary_shard_size": 4}, False, True),
@@ -242,7 +246,10 @@ def test_every_dependent_field_has_an_effect(field: str) -> None:
     capacity = field == "expert_group_size"
     model = load_model("glam_64b_64e" if capacity else "mixtral_8x7b" if field.startswith("expert") else "gpt2_355m")
     work = Workload(model=model, sequence_length=1024, global_batch_size=32)
-    cluster = load_cluster("dgx_a100", {"rank_order": 16, "tensor_mesh": 64}.get(field, 8))
+    nodes = 2 if field.startswith(("exchange_servers", "exchange_priority", "exchange_staleness")) else 1
+    cluster = load_cluster("dgx_a100", {"rank_order": 16, "tensor_mesh": 64}.get(field, 8 * nodes))
+    if field == "exchange_staleness":  # of nodes that differ
+        cluster = replace(cluster, parts=(Part(nodes=((0, 0),), clock=0.5),))
     one, two = (simulate(work, Plan(**{**base, field: v}), cluster) for v in (first, second))
     same = (one.step_time, one.peak_memory) == (two.step_time, two.peak_memory)
     assert same == (field == "data_parallel")

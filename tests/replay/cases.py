@@ -5,10 +5,12 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from simulator.errors import PlanError
+from simulator.hardware.parts import Part
 from simulator.job import load_job
 from simulator.plan.plan import Plan
 from simulator.simulation import simulate, simulate_job
@@ -77,7 +79,8 @@ def made_plan(case: dict[str, Any]) -> tuple[Workload, Plan, Any]:
         raise PlanError(f"no family {case['family']!r} in this tree. Way out: a newer one.")
     cluster = cluster_of(case["cluster"], case["nodes"])
     workload = Workload(model=model_of(case["family"]), **case["workload"])
-    return workload, Plan.model_validate(case["plan"]), cluster
+    parts = tuple(Part.model_validate(part) for part in case.get("parts", ()))
+    return workload, Plan.model_validate(case["plan"]), replace(cluster, parts=parts) if parts else cluster
 
 
 def _predict_plan(line: str) -> Any:

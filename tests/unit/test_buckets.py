@@ -168,3 +168,22 @@ def test_buckets_of_megatron_core_grow_with_the_ranks() -> None:
     assert grown.step_time == same.step_time
     assert len(reductions(grown.program)) < len(reductions(fixed.program))
     assert predicted(None, **code | {"gpus": 16}).step_time == predicted(160e6, **code | {"gpus": 16}).step_time
+
+
+def test_the_first_bucket_of_ddp_is_of_one_mebibyte_unless_a_size_is_given() -> None:
+    """torch's Reducer, rebuild_buckets: limits of 1 MiB and 25 MiB for gradients as they come; bucket_cap_mb is for all."""
+    found = [link.message for _, link in reductions(predicted(None, SMALL).program)]
+    given = [link.message for _, link in reductions(predicted(25.0 * 2**20, SMALL).program)]
+    assert 2**20 <= found[0] < 2 * 2**20
+    assert all(size >= 25 * 2**20 for size in (*found[1:-1], *given[:-1]))
+    assert sum(found) == pytest.approx(sum(given))
+    other = [link.message for _, link in reductions(predicted(None, SMALL, framework="megatron_core").program)]
+    assert other[0] > 2 * 2**20
+
+
+def test_the_head_of_a_convolutional_network_is_the_first_bucket() -> None:
+    """2,048 x 1,000 weights and biases: more than 1 MiB, less than 25."""
+    work = Workload(model=load_model("resnet50"), sequence_length=1, global_batch_size=512, precision="fp32")
+    plan = Plan(framework="pytorch_ddp", microbatch_size=32)
+    found = reductions(simulate(work, plan, load_cluster("v100_dgx1", 16)).program)
+    assert found[0][1].message == pytest.approx(4.0 * (2048 * 1000 + 1000))

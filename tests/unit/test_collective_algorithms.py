@@ -198,7 +198,11 @@ def test_servers_are_as_many_as_told() -> None:
 @pytest.mark.parametrize(
     ("name", "servers", "told"),
     [
-        ("ring", 3, "servers help byteps and parameter_server_dedicated, but the algorithm is 'ring'"),
+        (
+            "ring",
+            3,
+            "servers help byteps, parameter_server and parameter_server_dedicated, but the algorithm is 'ring'",
+        ),
         ("auto", 3, "but the algorithm is 'auto'"),
         ("byteps", 99_999_999, "up to"),
         ("parameter_server_dedicated", 0, "1 or more"),

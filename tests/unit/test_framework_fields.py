@@ -94,6 +94,7 @@ FIELDS: dict[str, tuple[dict[str, Any], str, str]] = {
     "parameters_overlap": switch(ZERO),
     "bucket_size": ({}, '"1 MiB"', '"400 MiB"'),
     "cycle_time": ({"profile": {"gradients_overlap": "true"}}, '"0 ms"', '"5 ms"'),
+    "first_bucket": ({}, '"0 MiB"', '"1 MiB"'),
     "bucket_growth": ({}, "0", "40000000"),
     "picks_masked": switch({"model": "bert_large", "length": 128}),
     "backend": ({}, '"nccl"', '"gloo"'),

@@ -218,7 +218,10 @@ def test_a_part_on_its_way_hides_beside_a_step() -> None:
 def test_every_exchange_goes_with_pipelines_and_tensor_parallelism() -> None:
     for member in [member for member in EXCHANGES if not member.one_process]:
         given = {name: 4 for name, default in member.options.items() if default is None}
-        found = predicted(tensor_parallel=2, pipeline_parallel=2, gradient_exchange=member.name, **given)
+        cluster = load_cluster("dgx_a100", 32)  # servers are reached over a network
+        found = predicted(
+            cluster=cluster, tensor_parallel=2, pipeline_parallel=2, gradient_exchange=member.name, **given
+        )
         assert found.step_time > 0.0
 
 
@@ -228,7 +231,7 @@ def test_every_exchange_goes_with_pipelines_and_tensor_parallelism() -> None:
         ({"gradient_exchange": "local_sgd"}, "needs exchange_every, but it is not given"),
         ({"exchange_every": 4}, "exchange_every is a choice of diloco or local_sgd or streaming_diloco"),
         ({"exchange_warmup": 0.1}, "choice of one_bit"),
-        ({"gradient_exchange": "one_bit", "zero_stage": 1}, "momentum of all weights"),
+        ({"gradient_exchange": "one_bit", "zero_stage": 1}, "no replica has a part of the states"),
         ({"gradient_exchange": "one_bit", "optimizer_offload": 1.0}, "optimizer_offload = 1"),
         ({"gradient_exchange": "one_bit", "data_parallel": 1, "tensor_parallel": 8}, "replicas exchange"),
         ({"gradient_exchange": "one_bit", "pipeline_parallel": 2, "schedule": "chimera"}, "chimera"),
@@ -253,5 +256,5 @@ def test_refusals(plan: dict[str, Any], said: str) -> None:
 
 def test_one_bit_belongs_to_optimizers_with_a_momentum() -> None:
     work = Workload(model=GPT.model, sequence_length=1024, global_batch_size=32, optimizer="sgd")
-    with pytest.raises(PlanError, match="momentum of 'adam' or 'lamb'"):
+    with pytest.raises(PlanError, match="update of 'adam' or 'lamb'"):
         predicted(work, gradient_exchange="one_bit")

@@ -75,24 +75,6 @@ def test_the_last_gradient_waits_half_a_cycle() -> None:
     assert min(waits) == pytest.approx(0.0025)
 
 
-def test_servers_beside_rings_for_bert_large_on_256_gpus() -> None:
-    """bytedance/byteps, README: 64 sequences a GPU, eight V100 a node, one card of 100 Gb/s: about 0.90 of linear, and more than NCCL."""
-    bert, plan = load_model("bert_large"), Plan(framework="horovod", microbatch_size=64)
-
-    def scaled(algorithm: str) -> float:
-        times = []
-        for gpus in (1, 256):
-            cluster = load_cluster("v100_dgx1", gpus)
-            node = cluster.node.model_copy(update={"network_link": "roce_100", "nics": 1})
-            spec = cluster.spec.model_copy(update={"algorithms": {"all_reduce": (algorithm,)}})
-            work = Workload(model=bert, sequence_length=128, global_batch_size=64 * gpus, precision="fp16")
-            times.append(simulate(work, plan, replace(cluster, node=node, spec=spec)).step_time)
-        return times[0] / times[1]
-
-    assert scaled("byteps") == pytest.approx(0.90, abs=0.1)
-    assert scaled("byteps") > scaled("ring")
-
-
 def test_both_engines_agree() -> None:
     assert predicted(2).step_time == predicted(2, engine="simpy").step_time
 

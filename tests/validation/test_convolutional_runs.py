@@ -1,8 +1,8 @@
 """Published runs of convolutional networks beside what is predicted, and what was predicted at first.
 
 `convolutional_runs.csv`: images per second of all GPUs as published, as first predicted and as predicted now (framework `pytorch_ddp`,
-whoever ran it).  Between the two one mechanism was added, Winograd's products of 3 x 3 windows in fp32 (Lavin and Gray, arXiv
-1509.09308); no number was fitted.  What is met and what is not stands in docs/surveys.md.
+whoever ran it).  Between the two mechanisms were added, Winograd's products of 3 x 3 windows in fp32 (Lavin and Gray, arXiv
+1509.09308) and the first bucket of DistributedDataParallel; no number was fitted.  What is met and what is not stands in docs/surveys.md.
 """
 
 from __future__ import annotations
@@ -80,8 +80,10 @@ def test_the_figures_of_the_page_are_those_of_today() -> None:
         assert rate(run) == pytest.approx(run.now, rel=0.02), run
 
 
-def test_without_fp32_the_first_predictions_stand() -> None:
-    assert all(run.first == run.now for run in runs() if run.precision != "fp32")
+def test_without_fp32_the_first_predictions_stand_but_for_the_first_bucket() -> None:
+    for run in runs():
+        if run.precision != "fp32":
+            assert run.now == pytest.approx(run.first, rel=0.0 if run.gpus == 1 else 0.003)
 
 
 def test_how_far_they_are_off() -> None:

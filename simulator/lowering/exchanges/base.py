@@ -11,6 +11,7 @@ A kind of step is a program of its own, and a prediction is the mean over all ki
 from __future__ import annotations
 
 import abc
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
@@ -76,6 +77,9 @@ class Terms:
         bits: of a number on its way.
         parts: of the weights, exchanged in turn.
         rank: of what stands for a matrix.
+        servers: machines without GPUs; 0 = the nodes themselves serve.
+        priority: whether of the layers that are ready the one goes first that is needed first.
+        staleness: steps that a worker may be ahead of the slowest.
         updated: bytes of the weight that the optimizer changes, `updated_dtype`: its format; `rewritten`: bytes of the copy for the
             products, 0 = there is none.
         gradient: bytes of a gradient.
@@ -87,6 +91,9 @@ class Terms:
     bits: int = 32
     parts: int = 1
     rank: int = 1
+    servers: int = 0
+    priority: bool = False
+    staleness: float = math.inf
     updated: float = 4.0
     updated_dtype: str = "fp32"
     rewritten: float = 2.0
@@ -118,7 +125,9 @@ class GradientExchange(abc.ABC):
     `usual`: that of gradients alone, in every step.  `options`: choices of a plan that it takes, each with what it is where it is left
     out, or None where it must be given.  `drifts`: replicas have different weights between exchanges.  `whole`: every replica keeps
     whole states and gradients.  `overlaps`: what is sent behind the update goes beside the next step.  `one_process`: one GPU has what
-    all others need, and one thread launches the kernels of all.  `by_matrix`: what is sent depends on the shapes of
+    all others need, and one thread launches the kernels of all.  `algorithm`: the collective through which gradients are added, with
+    servers; "" = the library chooses.  `on_servers`: these keep the optimizer's states and update, and the next forward of a layer
+    waits for its weights alone; `stale`: and for no other worker.  `by_matrix`: what is sent depends on the shapes of
     matrices.  `optimizers`: those it belongs to; () = all.  `unsaid`: what a
     prediction does not tell of it.
     """
@@ -132,6 +141,9 @@ class GradientExchange(abc.ABC):
     whole: bool = False
     overlaps: bool = False
     one_process: bool = False
+    algorithm: str = ""
+    on_servers: bool = False
+    stale: bool = False
     by_matrix: bool = False
     optimizers: tuple[str, ...] = ()
     unsaid: str = ""

@@ -85,7 +85,7 @@ def _beside_compute(state: State, held: Held) -> list[Tensor]:
     """Whole gradients that stand beside the buffers or shards: not yet reduced, in flat buckets, or in the compute dtype."""
     resolved = state.resolved
     element = resolved.precision.element
-    if resolved.framework.keeps_buckets and resolved.zero_stage == 0 and resolved.reduces:
+    if resolved.framework.keeps_buckets and resolved.zero_stage == 0 and resolved.reduces and not resolved.on_servers:
         return [Tensor(name="buckets of gradients", category="gradients", bytes=held.all * resolved.gradient_bytes)]
     if (
         resolved.framework.keeps_compute_gradients

@@ -14,7 +14,7 @@ from simulator.workload.optimizers import OPTIMIZERS
 from simulator.workload.precision import Precision
 from simulator.workload.workload import Workload
 
-__all__ = ["check_exchange", "check_one_process", "terms_of"]
+__all__ = ["check_exchange", "check_one_process", "check_servers_of_code", "terms_of"]
 
 _OPTIONS = {
     "exchange_every": "every",
@@ -22,6 +22,9 @@ _OPTIONS = {
     "exchange_bits": "bits",
     "exchange_parts": "parts",
     "exchange_rank": "rank",
+    "exchange_servers": "servers",
+    "exchange_priority": "priority",
+    "exchange_staleness": "staleness",
 }
 """Choice of a plan -> what `Terms` calls it."""
 _OF_REDUCTIONS = ("overlap_gradients", "bucket_size", "reduce_gradients", "gradient_reduce_dtype")
@@ -73,6 +76,8 @@ def check_exchange(
         return
     if replicas == 1:
         refuse("replicas exchange gradients or weights", f"data_parallel = 1 and {name}", "leave gradient_exchange out")
+    if exchange.on_servers:
+        _check_servers(plan, exchange, name)
     if not schedule.flush or schedule.replicas > 1 or post_validates:
         how = "post_validation = true" if post_validates else f"schedule = {schedule.name!r}"
         refuse(
@@ -90,18 +95,32 @@ def check_exchange(
     if exchange.optimizers and OPTIMIZERS.get(workload.optimizer).name not in exchange.optimizers:
         allowed = " or ".join(repr(one) for one in exchange.optimizers)
         refuse(
-            f"{name} sends the momentum of {allowed}, whose other states stay as they are",
+            f"{name} goes with the update of {allowed}",
             f"optimizer = {workload.optimizer!r}",
             f"optimizer = {exchange.optimizers[0]!r}, or {_USUAL}",
         )
     if exchange.whole and plan.zero_stage:
         refuse(
-            f"with {name} every replica keeps a momentum of all weights",
+            f"with {name} no replica has a part of the states",
             f"zero_stage = {plan.zero_stage}",
             f"zero_stage = 0, or {_USUAL}",
         )
     if exchange.drifts:
         _check_drift(plan, name, replicas)
+
+
+def check_servers_of_code(plan: Plan, framework: Framework, exchange: GradientExchange, replicas: int) -> None:
+    """Refuse servers below a thread of a code that fuses gradients for a library's all_reduce.
+
+    Raises:
+        PlanError: with the rule, the values and a way out.
+    """
+    if exchange.algorithm and framework.cycle_time and replicas > 1:
+        refuse(
+            "a thread that fuses what is ready hands it to an all_reduce, and servers take each gradient as it is made",
+            f"gradient_exchange = {exchange.name!r} and framework = {framework.name!r}",
+            f"framework = 'pytorch_ddp', or {_USUAL}",
+        )
 
 
 def check_one_process(
@@ -150,6 +169,36 @@ def _check_options(plan: Plan, exchange: GradientExchange) -> None:
         if value is None and option in exchange.options and exchange.options[option] is None:
             refuse(
                 f"gradient_exchange = {exchange.name!r} needs {option}", "it is not given", f"{option} = 8, for example"
+            )
+
+
+def _check_servers(plan: Plan, exchange: GradientExchange, name: str) -> None:
+    """Where servers update: what a worker would need all gradients, or all other workers, for."""
+    for field, value, why in (
+        ("clip_gradients", True, "a layer is updated as its gradients come, before the norm of all is known"),
+        ("overlap_gradients", False, "layers go to servers one by one, as their gradients are made"),
+        ("overlap_gradients", "bubbles", "layers go to servers one by one, as their gradients are made"),
+        ("bucket_size", plan.bucket_size, "layers go to servers one by one"),
+        ("reduce_gradients", "microbatch", "servers update once per step"),
+        ("zero_stage", plan.zero_stage or None, "servers keep the optimizer's states"),
+    ):
+        found = getattr(plan, field)
+        if found is not None and found == value:
+            refuse(f"with {name} {why}", f"{field} = {str(found).lower()}", f"leave {field} out, or {_USUAL}")
+    if not exchange.stale:
+        return
+    if plan.exchange_servers == 0:
+        refuse(
+            "workers that do not wait for each other keep a pace of their own, which servers on their own machines would share",
+            f"exchange_servers = 0 and {name}",
+            "exchange_servers = 1 or more, or gradient_exchange = 'parameter_server'",
+        )
+    for field in ("context_parallel", "expert_parallel"):
+        if getattr(plan, field) > 1:
+            refuse(
+                f"with {name} replicas do not wait for each other, and ranks that share sequences or experts do",
+                f"{field} = {getattr(plan, field)}",
+                f"{field} = 1, or gradient_exchange = 'parameter_server'",
             )
 
 

@@ -19,7 +19,7 @@ from simulator.lowering.resolve.context_rules import check_context, with_ring
 from simulator.lowering.resolve.deal_rules import dealt_layers
 from simulator.lowering.resolve.degrees import count_microbatches, count_replicas
 from simulator.lowering.resolve.effect_rules import check_effects
-from simulator.lowering.resolve.exchange_rules import check_exchange, check_one_process
+from simulator.lowering.resolve.exchange_rules import check_exchange, check_one_process, check_servers_of_code
 from simulator.lowering.resolve.expert_rules import BY_MASKS, Groups, check_experts, expert_loop, with_experts
 from simulator.lowering.resolve.head_rules import with_shared_heads
 from simulator.lowering.resolve.mesh_rules import check_mesh, with_tensor_mesh
@@ -253,7 +253,8 @@ def _check_chunks(facts: Facts) -> None:
 
 def _check_actions(facts: Facts) -> None:
     plan, microbatches = facts.plan, facts.microbatches
-    steps = UNROLLED if facts.post_validates else facts.schedule.steps(facts.shape)
+    apart = facts.post_validates or facts.exchanges.on_servers
+    steps = UNROLLED if apart else facts.schedule.steps(facts.shape)
     actions = 2 * microbatches * plan.pipeline_parallel * plan.chunks_per_rank * steps
     if actions > MOST_ACTIONS:
         raise PlanError(
@@ -290,6 +291,7 @@ RULES: tuple[Callable[[Facts], object], ...] = (
         facts.workload, facts.plan, facts.exchanges, facts.ranks, facts.schedule, facts.post_validates
     ),
     lambda facts: check_one_process(facts.plan, facts.framework, facts.exchanges, facts.ranks, facts.microbatches),
+    lambda facts: check_servers_of_code(facts.plan, facts.framework, facts.exchanges, facts.ranks),
     _check_actions,
     lambda facts: facts.plan.check_needs("axes", "rank_order", axes=sum(size > 1 for _, size in facts.sizes)),
     lambda facts: facts.with_experts,

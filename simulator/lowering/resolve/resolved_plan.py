@@ -56,7 +56,9 @@ class ResolvedPlan:
     overlap_tensor_parallel: bool
     bucket_size: float
     bucket_sizes: tuple[float, ...] = ()
-    """Bytes of the buckets in turn, where it was seen when gradients are ready; () = each as large as `bucket_size`."""
+    """Bytes of the buckets in turn, the last also of all that follow; () = each as large as `bucket_size`."""
+    served_turns: tuple[tuple[int, ...], ...] = ()
+    """Of each rank: the turns in which the layers of a step go to servers, where these were seen; () = as their gradients are made."""
     gradient_bytes: int
     gradient_dtype: str
     p2p: str
@@ -103,6 +105,11 @@ class ResolvedPlan:
     def step_kinds(self) -> tuple[StepKind, ...]:
         """Kinds of steps of a run; the one with least to send first."""
         return self.exchange.step_kinds(self.exchange_terms)
+
+    @property
+    def on_servers(self) -> bool:
+        """Whether servers keep the optimizer's states and update the weights, layer by layer."""
+        return self.exchange.on_servers and self.replicas > 1
 
     @property
     def divides_stream(self) -> bool:
@@ -216,7 +223,7 @@ class ResolvedPlan:
     @kept
     def steps(self) -> int:
         """Steps in a program: 1 where all ranks end a step together, else as many as it takes to see one in the steady state."""
-        return UNROLLED if self.post_validation else int(self.schedule.steps(self.shape))
+        return UNROLLED if self.post_validation or self.on_servers else int(self.schedule.steps(self.shape))
 
     @property
     def recompute(self) -> str:
@@ -256,7 +263,12 @@ def resolve(
     axes, groups = facts.mesh
     exchange = facts.exchanges
     tokens = float(plan.microbatch_size * workload.sequence_length)
+    apart = exchange.on_servers and facts.ranks > 1
     terms = terms_of(plan, exchange, numbers, BYTES_PER_ELEMENT[facts.gradient], tokens)
+    bucket = plan.bucket_size or max(
+        framework.bucket_size, framework.bucket_growth * facts.ranks * BYTES_PER_ELEMENT[facts.gradient]
+    )
+    small = framework.first_bucket if plan.bucket_size is None and plan.zero_stage < 2 else 0.0
     return ResolvedPlan(
         tensor_parallel=plan.tensor_parallel,
         context_parallel=plan.context_parallel,
@@ -269,15 +281,15 @@ def resolve(
         microbatches=facts.microbatches,
         schedule=schedule,
         zero_stage=plan.zero_stage,
-        overlap_gradients=bool(said("overlap_gradients", waits))
+        overlap_gradients=bool(apart or said("overlap_gradients", waits))
         and (facts.ranks * schedule.replicas > 1 or gradients_leave(plan, schedule)),
         overlaps_in_bubbles=plan.overlap_gradients == "bubbles",
         overlap_parameters=said("overlap_parameters", waits and schedule.replicas == 1)
         and plan.zero_stage in (1, 2)
         and facts.ranks > 1,
         overlap_tensor_parallel=said("overlap_tensor_parallel"),
-        bucket_size=plan.bucket_size
-        or max(framework.bucket_size, framework.bucket_growth * facts.ranks * BYTES_PER_ELEMENT[facts.gradient]),
+        bucket_size=bucket,
+        bucket_sizes=(small, bucket) if small else (),
         gradient_bytes=int(BYTES_PER_ELEMENT[facts.gradient]),
         gradient_dtype=facts.gradient,
         p2p=said("p2p", _takes_messages_in_turn(schedule), "latency"),
@@ -285,7 +297,7 @@ def resolve(
         fsdp_prefetch=said("fsdp_prefetch"),
         post_validation=facts.post_validates,
         reshard_after_forward=reshards,
-        clip_gradients=said("clip_gradients", schedule.flush and not plan.optimizer_in_backward),
+        clip_gradients=said("clip_gradients", schedule.flush and not plan.optimizer_in_backward and not apart),
         optimizer_in_backward=plan.optimizer_in_backward,
         axes=axes,
         groups=groups,

@@ -15,6 +15,7 @@ import numpy as np
 from simulator.lowering.steps.hops import links_of
 from simulator.lowering.steps.parameters import rank_held
 from simulator.lowering.steps.reduce import table_link
+from simulator.lowering.steps.served import add_served
 from simulator.lowering.steps.state import State
 from simulator.lowering.steps.structure import Batch
 from simulator.lowering.steps.update import update_segments, weight_gathers
@@ -32,7 +33,9 @@ def add_updates(state: State) -> None:
     items = np.array(update_segments(state))
     state.mine().run_items(rows, items[state.pattern.rank[updated]])
     resolved = state.resolved
-    if resolved.reduces:
+    if resolved.on_servers:
+        add_served(state)
+    elif resolved.reduces:
         _add_links(state, updated)
     _add_shared(state, updated)
 

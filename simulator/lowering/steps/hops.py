@@ -14,7 +14,8 @@ import numpy as np
 from simulator.lowering.steps.parameters import Held
 from simulator.lowering.steps.state import State
 from simulator.lowering.steps.structure import Batch, Structure
-from simulator.program.program import COLLECTIVE, Link
+from simulator.program.program import COLLECTIVE, Link, Served
+from simulator.workload.optimizers import optimizer_cost
 
 __all__ = [
     "BESIDE_LANE",
@@ -45,11 +46,12 @@ def gradient_link(
     group: tuple[str, ...],
     ranks: tuple[int, ...] = (),
     slices: int = 0,
+    served: Served | None = None,
 ) -> int:
     """Add a link that adds gradients; returns its item.
 
     Args:
-        slices: as in `Link`.
+        slices, served: as in `Link`.
     """
     return state.add_item(
         Link(
@@ -62,8 +64,22 @@ def gradient_link(
             account="dp",
             collective=collective,
             slices=slices,
+            served=served,
         )
     )
+
+
+def _served(state: State) -> Served | None:
+    """Return the servers through which a plan's replicas add their gradients."""
+    resolved, exchange, numbers = state.resolved, state.resolved.exchange, state.workload.numbers
+    if not exchange.algorithm:
+        return None
+    moved = 0.0
+    if resolved.on_servers:
+        facts = numbers.element, resolved.gradient_bytes, numbers.master_weights
+        cost = optimizer_cost(state.workload.optimizer, *facts)
+        moved = (cost.read + cost.written) / resolved.reduce_bytes
+    return Served(exchange.algorithm, resolved.exchange_terms.servers, moved, exchange.stale)
 
 
 def links_of(state: State, name: str, held: Held, slices: int = 0) -> list[Chain]:
@@ -74,7 +90,7 @@ def links_of(state: State, name: str, held: Held, slices: int = 0) -> list[Chain
     """
     resolved = state.resolved
     whole = resolved.zero_stage == 0 or (resolved.zero_stage < 3 and resolved.framework.reduces_whole)
-    chains = []
+    chains, served = [], _served(state)
     for what, steps in held.trained.hops(resolved):
         items = []
         for count, group in steps:
@@ -82,7 +98,9 @@ def links_of(state: State, name: str, held: Held, slices: int = 0) -> list[Chain
             collective = "all_reduce" if between or whole else "reduce_scatter"
             where = ", between copies" if between else ""
             size, cut = count * resolved.reduce_bytes, 0 if between else slices
-            items.append(gradient_link(state, collective, f"{name}{what}{where}", size, group, slices=cut))
+            items.append(
+                gradient_link(state, collective, f"{name}{what}{where}", size, group, slices=cut, served=served)
+            )
         chains.append(tuple(items))
     return chains
 

@@ -40,7 +40,9 @@ def _cut(state: State, chunk: Chunk, direction: str, variant: int) -> Cut:
     """Return how a pass over a chunk is cut."""
     resolved = state.resolved
     sizes: tuple[Sizes, ...] = ()
-    if variant == BUCKETS:
+    if resolved.on_servers:
+        sizes = tuple([((kind, 1.0),) for kind in dict.fromkeys((*chunk.kinds, *chunk.backward))])
+    elif variant == BUCKETS:
         parts = state.parts if direction == "backward" else {}
         sizes = tuple(
             [
@@ -56,7 +58,9 @@ def _cut(state: State, chunk: Chunk, direction: str, variant: int) -> Cut:
             ]
         )
     unit = resolved.fsdp_unit if variant == UNITS else 0
-    buckets = (resolved.bucket_sizes or (resolved.bucket_size,)) if variant == BUCKETS else ()
+    each = resolved.bucket_sizes if direction == "backward" else ()
+    buckets = (each or (resolved.bucket_size,)) if variant == BUCKETS else ()
+    buckets = (1.0,) if resolved.on_servers else buckets
     return cut_chunk(chunk, direction, variant, unit, sizes, buckets, resolved.activation_offload)
 
 
@@ -68,13 +72,16 @@ def _occurring(
     Args:
         class_of: per chunk: its number among the different ones.
         cuts: how ZeRO-3 gathers and reduces, unit by unit.
-        buckets: which backwards are cut in buckets of gradients: "all", "last" of a chunk, or none.
+        buckets: which backwards are cut in buckets of gradients: "all", "last" of a chunk, that of each "step", whose first forward is
+            cut in the same layers, or none.
         gathers: whether the first forward of a chunk is cut in buckets of weights.
     """
     order = rows.order
     out = np.zeros(len(order.kind), np.int64)
     if cuts is not None:
         out[find_windows(rows, cuts).cut] = UNITS
+    elif buckets == "step":
+        out[rows.of_each_step((1, 3), last=True) | rows.of_each_step((0,), last=False)] = BUCKETS
     elif buckets:
         out[((order.kind == 1) | (order.kind == 3)) if buckets == "all" else rows.pattern.last_backward] = BUCKETS
     if gathers:
@@ -171,17 +178,18 @@ def add_instances(state: State) -> None:
     resolved = state.resolved
     names, class_of = classes_of(state.chunks)
     reduces = resolved.zero_stage < 3 and resolved.overlap_gradients and resolved.reduces
+    when = "step" if resolved.on_servers else "all" if resolved.reduces_each else "last"
     codes, pairs = state.build(
         _occurring,
         class_of,
         windowing(resolved),
-        ("all" if resolved.reduces_each else "last") if reduces or resolved.gradients_leave else "",
+        when if reduces or resolved.gradients_leave else "",
         resolved.overlap_parameters,
     )
     sizes = state.structure.sizes
     state.scales = [state.scaled_costs(*size) for size in sizes] if sizes else [state.costs]
     scales = len(state.scales)
-    if BUCKETS in state.variant:
+    if BUCKETS in state.variant and not resolved.on_servers:
         _cut_layers(state)
     made: dict[int, Block] = {}
     bases = []
@@ -204,8 +212,10 @@ def add_instances(state: State) -> None:
 
 def _cut_layers(state: State) -> None:
     """Say of the layers that are larger than a bucket which parts of them their backward is cut in, and what these cost."""
-    most = 1.0 if state.resolved.bucket_sizes else state.resolved.bucket_size / state.resolved.gradient_bytes
-    for kind in [kind for kind, cost in state.costs.items() if is_layer(kind) and is_cut(cost, most, state.resolved)]:
+    resolved = state.resolved
+    fused = bool(resolved.bucket_sizes and resolved.framework.cycle_time)
+    most = 1.0 if fused else min(resolved.bucket_sizes or (resolved.bucket_size,)) / resolved.gradient_bytes
+    for kind in [kind for kind, cost in state.costs.items() if is_layer(kind) and is_cut(cost, most, resolved)]:
         found = [parts_of(costs[kind], most) for costs in (state.costs, *state.scales)]
         names = state.parts[kind] = tuple(f"{kind} part {n}" for n in range(len(found[0])))
         state.costs, *state.scales = (

@@ -16,7 +16,7 @@ from simulator.remembered import kept
 from simulator.schedules.order import PipelineOrder
 from simulator.schedules.placement import Placement
 
-__all__ = ["Messages", "Pattern", "atoms_of"]
+__all__ = ["Messages", "Pattern", "atoms_of", "extreme"]
 
 Ints = NDArray[np.int64]
 
@@ -70,12 +70,18 @@ class Pattern:
     @kept
     def last_backward(self) -> NDArray[np.bool_]:
         """[actions] whether it completes its chunk's gradients on its lane."""
-        return _extreme(self._order, self.lane, self._placement, (1, 3), last=True)
+        return extreme(self._order, self.home, (1, 3), last=True)
 
     @kept
     def first_forward(self) -> NDArray[np.bool_]:
         """[actions] whether it is its chunk's first forward on its lane."""
-        return _extreme(self._order, self.lane, self._placement, (0,), last=False)
+        return extreme(self._order, self.home, (0,), last=False)
+
+    @property
+    def home(self) -> Ints:
+        """[actions] a number for the chunk and the lane of each."""
+        numbers: Ints = self.lane * self._placement.chunks + self._order.chunk
+        return numbers
 
 
 def _messages_of(order: PipelineOrder, placement: Placement, rank: Ints, boundaries: tuple[int, ...]) -> Messages:
@@ -111,15 +117,12 @@ def _link(code: int, ranks: int, fractions: NDArray[np.float64], boundaries: int
     return pair // ranks, pair % ranks, float(fractions[which]), boundary
 
 
-def _extreme(
-    order: PipelineOrder, lane: Ints, placement: Placement, kinds: tuple[int, ...], last: bool
-) -> NDArray[np.bool_]:
-    """Mark the last (or first) action of these kinds of each chunk and lane."""
-    lanes, chunks = placement.rank_of.shape
+def extreme(order: PipelineOrder, home: Ints, kinds: tuple[int, ...], last: bool) -> NDArray[np.bool_]:
+    """Mark the last (or first) action of these kinds of each home."""
     where = np.flatnonzero(np.isin(order.kind, kinds))
     where = where if last else where[::-1]
-    found = np.full(lanes * chunks, -1, np.int64)
-    found[lane[where] * chunks + order.chunk[where]] = where
+    found = np.full(int(home.max(initial=-1)) + 1, -1, np.int64)
+    found[home[where]] = where
     mask = np.zeros(len(order.kind), bool)
     mask[found[found >= 0]] = True
     return mask

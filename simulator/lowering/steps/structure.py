@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from simulator.errors import refuse
 from simulator.lowering.resolve.asynchronous_rules import update_mask
 from simulator.lowering.steps.ordered import ordered
-from simulator.lowering.steps.pattern import Pattern
+from simulator.lowering.steps.pattern import Pattern, extreme
 from simulator.program.ragged import ranges
 from simulator.remembered import Remembered
 from simulator.schedules.base import Schedule, Shape
@@ -128,6 +128,11 @@ class Structure:
     def step_of(self, microbatch: Whole) -> Whole | int:
         """Step of each of these microbatches, which are numbered through the steps."""
         return microbatch // self.microbatches if self.steps > 1 else 0
+
+    def of_each_step(self, kinds: tuple[int, ...], last: bool) -> NDArray[np.bool_]:
+        """Return [actions] whether each is the last (or first) of these kinds of its chunk, lane and step."""
+        step = np.asarray(self.step_of(self.order.microbatch), np.int64)
+        return extreme(self.order, self.pattern.home * self.steps + step, kinds, last)
 
     def add_rows(self, batch: Batch) -> Ints:
         """Append rows; returns their numbers."""

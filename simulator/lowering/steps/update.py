@@ -60,12 +60,20 @@ def optimizer_bytes(state: State, others: float = 0.0) -> float:
         others: share of the parameters that the optimizer leaves to another.
     """
     numbers = state.workload.numbers
+    if state.resolved.on_servers:
+        return master_bytes(state)
     facts = numbers.element, state.resolved.gradient_bytes, numbers.master_weights
     return optimizer_cost(state.workload.optimizer, *facts, others).state + master_bytes(state)
 
 
 def master_bytes(state: State) -> float:
-    """Return the bytes of a weight's fp32 copy: the lower half of it, where the bf16 weight is the upper one; 0 without."""
+    """Return the bytes of a weight's fp32 copy: the lower half of it, where the bf16 weight is the upper one; 0 without.
+
+    Where servers update it is theirs, but for codes whose own weights are fp32.
+    """
+    wide = state.resolved.style.autocast or shard_bytes(state) > state.resolved.precision.element
+    if state.resolved.on_servers and not wide:
+        return 0.0
     numbers = state.workload.numbers
     halves = state.resolved.framework.splits_master_weights and numbers.compute == "bf16"
     return (2.0 if halves else 4.0) if numbers.master_weights else 0.0
@@ -191,11 +199,14 @@ def _norm_group(state: State) -> tuple[str, ...]:
 
 
 def update_segments(state: State) -> tuple[int, ...]:
-    """Return, per rank, the segment that changes its weights without waiting for other ranks or the host.
+    """Return, per rank, the segment that changes its weights without waiting for other ranks or the host; nothing where servers do.
 
     Loss scaling then checks each rank's own gradients; a global norm is checked afterwards.
     """
     resolved = state.resolved
+    if resolved.on_servers:
+        wait = state.add_item(Segment(name="end of the step", pieces=(), phase="optimizer", synchronises=True))
+        return (wait,) * state.ranks
     local = resolved.precision.loss_scaling or _sums_gradients(state) or resolved.clip_gradients
     tables = (norm_table, optimizer_table) if local else (optimizer_table,)
     return _segments(state, update_facts(state), _updates(state), tables, "update", synchronises=False)
@@ -281,7 +292,7 @@ def listed_results(state: State, rank: int) -> float:
     torch.optim documents "about sizeof(params) more peak memory" for its foreach form: roots of all second moments stand at once.
     """
     resolved, numbers = state.resolved, state.workload.numbers
-    if not resolved.framework.updates_in_lists:
+    if not resolved.framework.updates_in_lists or resolved.on_servers:
         return 0.0
     mine = states_kept(state, rank_held(state, rank)) * (1.0 - resolved.optimizer_offload)
     if resolved.optimizer_in_backward:  # of a list of one tensor
@@ -307,7 +318,7 @@ def gradients_await_update(resolved: ResolvedPlan) -> bool:
     return (
         resolved.framework.drops_gradients
         and once
-        and not resolved.optimizer_in_backward
+        and not (resolved.optimizer_in_backward or resolved.on_servers)
         and resolved.optimizer_offload == 0.0
     )
 
