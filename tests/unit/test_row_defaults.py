@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from simulator.accuracy.attempt import attempt, may_fit, predict
 from simulator.importers.table.rows import CannotPlace
-from tests.rows import placed
+from tests.rows import ROW, placed
 
 
 def rules(**changes: str) -> str:
@@ -161,3 +162,40 @@ def test_the_second_stage_of_a_code_that_has_fsdp_alone_keeps_weights_from_forwa
         assert group == str(row.fields.get("shard_size", ""))
         assert reshards is row.fields.get("reshard_after_forward", True)
         assert reshards is not any(said.startswith("zero_stage 3") for said in row.assumed)
+
+
+def test_of_sizes_that_nobody_told_those_are_taken_that_run_well() -> None:
+    """The least microbatch that is about as quick as the quickest, and chunks as many as pay."""
+
+    def times(column: str, values: tuple[int, ...], **row: str) -> dict[int, float]:
+        tried = {n: predict(placed(**row, **{column: str(n)}))[0] for n in values}
+        return {n: one.step_time for n, one in tried.items() if may_fit(one)}
+
+    small = {"n_gpus": "8", "pp": "1", "tp": "1", "dp": "8", "gbs": "128", "schedule": ""}
+    found = attempt({**ROW, **small, "mbs": ""}, True)
+    assert found.prediction is not None
+    steps = times("mbs", (1, 2, 4, 8, 16), **small)
+    least = min(n for n, step in steps.items() if step <= 1.1 * min(steps.values()))
+    assert steps[least] == found.prediction.step_time
+    assert least > 1
+    assert f"microbatch_size = {least} (none is printed: about the quickest that may fit)" in found.assumed
+    assert "plan" in found.prediction.unknown
+
+    deep = {"n_gpus": "16", "pp": "4", "tp": "1", "dp": "4", "gbs": "16", "mbs": "1", "schedule": "1F1B-interleaved"}
+    found = attempt({**ROW, **deep}, True)
+    assert found.prediction is not None
+    assert min(times("vp", (2, 3, 6), **deep).values()) == found.prediction.step_time
+    assert "chunks_per_rank = 2 (" not in "; ".join(found.assumed)
+
+
+def test_a_microbatch_follows_from_the_parts_of_a_batch() -> None:
+    said = attempt({**ROW, "mbs": "", "gbs": "64", "grad_accum": "4"}, True).assumed
+    assert "microbatch_size = 4 (the batch in 4 parts)" in said
+
+
+def test_an_unknown_recompute_is_the_least_that_fits() -> None:
+    prediction, assumed = predict(placed(recompute="unknown"))
+    assert prediction.fits
+    assert "recompute = none (the least that may fit)" in assumed
+    _, assumed = predict(placed(recompute="unknown", gbs="256", mbs="64"))
+    assert "recompute = full (the least that may fit)" in assumed
