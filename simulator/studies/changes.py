@@ -33,6 +33,7 @@ _BETTER_ATTENTION = {
     "flash1": ("flash2", "flash3"),
     "flash2": ("flash3",),
     "sdpa": ("flash3",),
+    "sdpa_2025": ("sdpa", "flash3"),
 }
 _OF_FSDP: dict[str, Any] = {
     "fsdp_prefetch": None,

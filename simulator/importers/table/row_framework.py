@@ -20,6 +20,7 @@ __all__ = [
     "recipe",
     "row_attention",
     "row_precision",
+    "sdpa_of",
     "stands_in",
     "torch_attention",
     "unsaid_attention",
@@ -153,19 +154,30 @@ def unsaid_attention(row: Row, profile: str, assumed: list[str]) -> dict[str, An
 
 
 def torch_attention(row: Row, fields: dict[str, Any], assumed: list[str]) -> dict[str, Any]:
-    """Return cuDNN's kernel where PyTorch's SDPA takes it by itself: on Hopper and Blackwell from release 2.11 on; else {}.
+    """Return PyTorch's attention of its release, where a run has PyTorch's; else {}.  From 2.11 on it takes cuDNN's kernel by itself on
+    Hopper and Blackwell; a run that tells no release and no month is of one before.
 
     Source: pytorch/pytorch aten/src/ATen/native/transformers/cuda/sdp_utils.cpp, check_prefer_cudnn_attention (cuDNN above 9.15, compute
     capability 9.0, 10.0 and 10.3); huggingface/transformers pull 48163: wheels bring that cuDNN from 2.11 on.
     """
     kernel = fields.get("attention") or load_framework(fields["framework"]).attention
-    if kernel != "sdpa" or row_gpu(row)[0].architecture not in ("hopper", "blackwell"):
+    if kernel != "sdpa":
         return {}
-    told = re.search(r"\btorch (\d+)\.(\d+)", text(row, "version").lower())
-    if (int(told[1]), int(told[2])) < _CUDNN_BY_ITSELF if told else month_of(text(row, "version")) < _CUDNN_SINCE:
-        return {}
-    assumed.append("SDPA takes cuDNN's kernel (PyTorch from 2.11 on, on this GPU)")
-    return {"attention": "te"}
+    found = sdpa_of(text(row, "version"))
+    if found == "sdpa" and row_gpu(row)[0].architecture in ("hopper", "blackwell"):
+        assumed.append("SDPA takes cuDNN's kernel (PyTorch from 2.11 on, on this GPU)")
+    return {"attention": found}
+
+
+def sdpa_of(version: str) -> str:
+    """Return PyTorch's attention of a release, or of its month where only that is told.
+
+    >>> sdpa_of("torch 2.11"), sdpa_of("torch 2.10, 2026-08"), sdpa_of("2026-08"), sdpa_of("")
+    ('sdpa', 'sdpa_2025', 'sdpa', 'sdpa_2025')
+    """
+    told = re.search(r"\btorch (\d+)\.(\d+)", version.lower())
+    before = (int(told[1]), int(told[2])) < _CUDNN_BY_ITSELF if told else month_of(version) < _CUDNN_SINCE
+    return "sdpa_2025" if before else "sdpa"
 
 
 def recipe(row: Row, framework: str, assumed: list[str]) -> dict[str, Any]:

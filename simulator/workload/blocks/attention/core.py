@@ -16,9 +16,10 @@ WITHOUT_WINDOWS = ("flash1",)
 that keeps its scores in memory, where a window is only a mask."""
 _FLASH = ("flash1", "flash2")
 _TE = ("te", "te_2024", "te_mxfp8")
-_OF_GROUPS = ("flash2", *_TE)
+_OF_GROUPS = ("flash2", *_TE, "sdpa")
 """Kernels that codes call with a key for each group of queries, whatever they do before others (Dao-AILab/flash-attention README,
-flash_attn_func of release 2; huggingface/transformers modeling_flash_attention_utils.py)."""
+flash_attn_func of release 2; huggingface/transformers modeling_flash_attention_utils.py, and integrations/sdpa_attention.py since July
+2025: enable_gqa; pytorch/torchtitan 0.3.0, models/common/attention.py, too)."""
 
 
 def core(
