@@ -40,7 +40,9 @@ Part = Annotated[float, Field(ge=0, le=1)]
 Tier = Literal["host", "nvme"]
 Offload = Part | Tier
 """Where states lie that leave the GPU: a part of them in the host's memory, or all there, or all on its drives."""
-Attention = Literal["unfused", "flash1", "flash2", "flash3", "te", "te_2024", "te_mxfp8", "sdpa", "sdpa_2025"]
+Attention = Literal[
+    "unfused", "chunked", "flash1", "flash2", "flash3", "te", "te_2024", "te_mxfp8", "sdpa", "sdpa_2025"
+]
 Exchange = Literal["all_to_all", "once_per_node", "einsum"]
 ExpertLoop = Literal["none", "modules", "slices"]
 Messages = Literal["latency", "blocking"]

@@ -80,6 +80,10 @@ class LayerBuilder:
         """A tensor; `element`: its bytes per element, by default those of an activation."""
         return Tensor(name, dims, self.e if element is None else element, role)
 
+    def part(self, name: str, *dims: Dim, turns: int, element: float = 4.0) -> Tensor:
+        """A tensor of which a part stands at a time, in fp32."""
+        return replace(self.tensor(name, *dims, element=element), turns=turns)
+
     def given(self, name: str, *dims: Dim, element: float | None = None, role: str = "activation") -> Tensor:
         """An input of the graph; of role "stream" where it crosses pipeline boundaries."""
         tensor = self.tensor(name, *dims, element=self.stream if role == "stream" else element, role=role)
