@@ -255,7 +255,7 @@ class _Least:
         if place and room < pieces[place - 1].high:
             return pieces[place - 1]
         limit = pieces[place - 1].work * (1.0 + _TIES) if place else math.inf  # more room takes no more work
-        high, best = math.inf, None
+        high, best = math.inf, _Piece(math.inf, end, False, room, math.inf)
         bounds, closed = self._bounds(start, end, room, limit)
         for bound, middle, valid, sure in bounds:
             if bound > limit:
@@ -267,9 +267,8 @@ class _Least:
             low = max(behind.low + size, ahead.low) if stores else ahead.low
             found = _Piece(work, middle, stores, low, min(behind.high + size, ahead.high))
             high = min(high, found.high)
-            if best is None or found < best:
+            if found < best:
                 best, limit = found, found.work * (1.0 + _TIES)
-        assert best is not None, "forwards can always run to the last layer"
         best = best._replace(high=min(high, closed))
         first, last = bisect.bisect_left(lows, best.low), bisect.bisect_right(lows, room)
         lows[first:last], pieces[first:last] = [best.low], [best]
@@ -311,8 +310,8 @@ class _Least:
         return self._before[end - 1] - self._before[start], math.inf
 
 
-_TIES = 1e-9
-"""Sums of times that differ by less may be equal."""
+_FINEST, _TIES = Fraction(1, 10**9), 1e-9
+"""The least part of a size that counts; sums of times that differ by so little, of one, may be equal."""
 
 
 def _ticks(size: float) -> int:
@@ -321,4 +320,4 @@ def _ticks(size: float) -> int:
     >>> _ticks(0.1) * 3 == _ticks(0.3) == _ticks(0.1 + 0.2)
     True
     """
-    return round(Fraction(size) * 10**9)
+    return round(Fraction(size) / _FINEST)
