@@ -30,6 +30,7 @@ MOST_ROWS = 1_000_000
 """Rows of the largest step whose neighbours are tried: a dozen larger ones would take minutes."""
 _BETTER_ATTENTION = {
     "unfused": ("flash2", "flash3"),
+    "chunked": ("flash2", "flash3"),
     "flash1": ("flash2", "flash3"),
     "flash2": ("flash3",),
     "sdpa": ("flash3",),
