@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from simulator.costs.ranks import price_ranks, rank_parts
+from simulator.costs.tables import machine_of
 from simulator.engine import run
 from simulator.errors import ProgramError, SpecError, refuse
 from simulator.hardware.cluster import MAX_WORLD_SIZE, Cluster
@@ -22,6 +23,7 @@ from simulator.lowering.layers.expand import layer_costs
 from simulator.lowering.resolve.framework_rules import beyond_framework
 from simulator.lowering.steps.bucket_parts import is_cut
 from simulator.plan.plan import Plan
+from simulator.program.calls import AttentionCall
 from simulator.program.program import Link, Program
 from simulator.program.replicas import replica_mesh, teams
 from simulator.program.spec import verify
@@ -82,6 +84,7 @@ def simulate(
     noted = (
         *assumptions,
         *_small_bucket(workload, resolved, plan),
+        *_torch_of_today(workload, resolved, plan, cluster),
         *([f"{beyond}: predicted as if it did"] if beyond else []),
     )
     if resolved.exchange.stale and resolved.on_servers:
@@ -261,6 +264,20 @@ def _small_bucket(workload: Workload, resolved: ResolvedPlan, plan: Plan) -> tup
         f"gradients of {' and '.join(whole)} are reduced layer by layer at the finest: bucket_size = {show(plan.bucket_size, 'B')} "
         f"is less than the {show(least, 'B')} of a layer and has the effect of one",
     )
+
+
+def _torch_of_today(workload: Workload, resolved: ResolvedPlan, plan: Plan, cluster: Cluster) -> tuple[str, ...]:
+    """What to say where a release of PyTorch's attention is assumed, and one before it would take longer."""
+    style, model, libraries = resolved.style, workload.model, machine_of(cluster).attention.libraries
+    differs = libraries.get("sdpa") != libraries.get("sdpa_2025") or (
+        style.repeats_keys and model.kv_heads < model.heads
+    )
+    if plan.attention is not None or style.attention != "sdpa" or not differs:
+        return ()
+    calls = (call for cost in layer_costs(workload, resolved).values() for call in cost.forward.call)
+    if not any(isinstance(call, AttentionCall) for call in calls):
+        return ()
+    return ("attention = sdpa: that of PyTorch 2.11 or later (sdpa_2025: of releases before)",)
 
 
 def _exchange(resolved: ResolvedPlan) -> dict[str, Any]:

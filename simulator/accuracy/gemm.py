@@ -16,7 +16,7 @@ from simulator.errors import SimulatorError
 from simulator.hardware.compute_coefficients import load_attention_coefficients, load_gemm_coefficients
 from simulator.hardware.gpu import Gpu, load_gpu
 from simulator.importers.table.row_cluster import row_gpu
-from simulator.importers.table.row_framework import row_precision
+from simulator.importers.table.row_framework import row_precision, torch_kernel
 from simulator.importers.table.rows import CannotPlace, Row, count, flag, number, text
 from simulator.importers.vocabulary.names import load_names, words_of
 from simulator.importers.vocabulary.words import kernel_by_words
@@ -196,7 +196,12 @@ def _attention(row: Row) -> tuple[float, float, float, tuple[str, ...]]:
 
 
 def _kernel(row: Row) -> tuple[str, tuple[str, ...]]:
-    """Return (kernel, what was assumed), from the software's name."""
+    """Return (kernel, what was assumed), from the software's name; PyTorch's of the row's release."""
+    found, more = _named_kernel(row)
+    return torch_kernel(text(row, "version")) if found == "sdpa" else found, more
+
+
+def _named_kernel(row: Row) -> tuple[str, tuple[str, ...]]:
     name = text(row, "software") or text(row, "attn_kernel")
     found = load_names().find("attention", name)
     if found is None:

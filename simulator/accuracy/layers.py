@@ -6,8 +6,8 @@ priced as in every simulation, without what puts together activations that arriv
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -18,30 +18,17 @@ from simulator.errors import SimulatorError
 from simulator.hardware.cluster import Cluster
 from simulator.importers.table.row_simulation import row_simulation
 from simulator.importers.table.rows import CannotPlace, Row, count, flag, text
-from simulator.lowering import lower
-from simulator.lowering.layers.boundary import RECEIVED
+from simulator.lowering import lower_resolved, resolve
+from simulator.lowering.layers.expand import LayerCost, layer_costs
 from simulator.plan.plan import Plan
 from simulator.program.prices import Prices
 from simulator.program.program import Program, Segment
+from simulator.workload.graph import Op, Product
 
 __all__ = ["layer_seconds", "unfused_attention_seconds"]
 
 _RANKS, _MIDDLE = 3, 1
 _PHASES = {"fwd": "forward", "forward": "forward", "bwd": "backward", "backward": "backward"}
-_EXPERTS = (
-    "router",
-    "choice of experts",
-    "token counts",
-    "permute",
-    "dispatch",
-    "sort",
-    "expert",
-    "combine",
-    "unpermute",
-    "shared expert",
-)
-"""How the labels of a mixture's operators begin (workload/blocks/experts.py)."""
-_SCORES = ("attention scores", "softmax", "attention context")
 _REARRANGED = {"forward": 3, "backward": 6}
 """Tensors of queries' size that a benchmark in PyTorch moves beside the scores, as FlashAttention's does (benchmarks/
 benchmark_flash_attention.py): queries, keys and values by head; gradients of the output by head, of scaled products, of all three
@@ -66,11 +53,10 @@ def layer_seconds(row: Row) -> tuple[float, float, tuple[str, ...]]:
     phase = _PHASES.get(text(row, "direction").lower() or "fwd")
     if phase is None:
         raise CannotPlace(f"direction {text(row, 'direction')[:20]!r} is neither fwd nor bwd")
-    program, prices, cluster, assumed = _priced(_as_run(row))
-    item = _block(program, phase)
-    whole = float(prices.occupancy[item]) - _of_labels(program, item, cluster, RECEIVED)
-    seconds = _of_labels(program, item, cluster, _EXPERTS) if text(row, "op") == "moe_layer" else whole
-    return seconds, _sigma(prices, item), assumed
+    layer = _priced(_as_run(row))
+    item = _block(layer.program, phase)
+    seconds = layer.seconds(phase, _of_experts) if text(row, "op") == "moe_layer" else layer.whole(phase)
+    return seconds, _sigma(layer.prices, item), layer.assumed
 
 
 def unfused_attention_seconds(row: Row, phases: Sequence[str]) -> tuple[float, float, tuple[str, ...]]:
@@ -87,10 +73,9 @@ def unfused_attention_seconds(row: Row, phases: Sequence[str]) -> tuple[float, f
     """
     width = (count(row, "heads") or 1) * (count(row, "head_dim") or 1)
     run = {**_as_run(row), "hidden": str(width)}
-    program, _, cluster, assumed = _priced(run, **_PLAIN)
-    items = [_block(program, phase) for phase in phases]
-    seconds = sum(_of_labels(program, item, cluster, _SCORES) for item in items)
-    machine, length = machine_of(cluster), count(row, "seq_len") or 1
+    layer = _priced(run, **_PLAIN)
+    seconds = sum(layer.seconds(phase, _of_scores) for phase in phases)
+    machine, length = machine_of(layer.cluster), count(row, "seq_len") or 1
     maps = (count(row, "batch") or 1) * (count(row, "heads") or 1)
     tensor, scores = 2.0 * maps * length * (count(row, "head_dim") or 1), 2.0 * maps * length**2 / _BROADCAST
     moved = [tensor] * sum(_REARRANGED[phase] for phase in phases)
@@ -99,11 +84,48 @@ def unfused_attention_seconds(row: Row, phases: Sequence[str]) -> tuple[float, f
     return (
         seconds,
         memory_bound_sigma(machine.gpu, machine.memory_bound),
-        (*assumed, "scores kept in memory: a causal mask is added by a kernel of its own, softmax is one"),
+        (*layer.assumed, "scores kept in memory: a causal mask is added by a kernel of its own, softmax is one"),
     )
 
 
-def _priced(run: Row, **changes: str) -> tuple[Program, Prices, Cluster, tuple[str, ...]]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Layer:
+    """The middle rank's layer, priced."""
+
+    program: Program
+    prices: Prices
+    cost: LayerCost
+    cluster: Cluster
+    assumed: tuple[str, ...]
+
+    def seconds(self, phase: str, chosen: Callable[[Op], bool]) -> float:
+        """Seconds of those operations of the layer that are chosen."""
+        machine = machine_of(self.cluster)
+        table = self.cost.forward if phase == "forward" else self.cost.backward
+        times = price_table(table, machine, self.program.axes).rows
+        ops = self.cost.rows[phase]().ops
+        return float(sum(times[i] for i, op in enumerate(ops) if op is not None and chosen(op)))
+
+    def whole(self, phase: str) -> float:
+        """Seconds of the block that the rank runs, without what is not its layer's."""
+        item = _block(self.program, phase)
+        segment, machine = self.program.items[item], machine_of(self.cluster)
+        own = self.cost.forward if phase == "forward" else self.cost.backward
+        pieces = segment.pieces if isinstance(segment, Segment) else ()
+        others = [price_table(table, machine, self.program.axes).rows for table, _ in pieces if table is not own]
+        return float(self.prices.occupancy[item]) - sum(float(rows.sum()) for rows in others)
+
+
+def _of_experts(op: Op) -> bool:
+    return "moe" in op.modules
+
+
+def _of_scores(op: Op) -> bool:
+    """Whether it is one of the two products with keys and values, or the softmax between them."""
+    return (isinstance(op, Product) and op.reads_keys) or op.role == "softmax"
+
+
+def _priced(run: Row, **changes: str) -> _Layer:
     placed = row_simulation(run)
     workload = placed.workload
     if run.get("moe_experts") and workload.model.linear_bias:
@@ -111,11 +133,13 @@ def _priced(run: Row, **changes: str) -> tuple[Program, Prices, Cluster, tuple[s
         placed = replace(placed, workload=workload, assumed=(*placed.assumed, _NO_BIASES))
     fields = {**placed.fields, **changes, "recompute": placed.recompute, "layer_split": (1,) * _RANKS}
     try:
-        program = lower(workload, Plan(**fields), placed.cluster.world_size)
+        resolved = resolve(workload, Plan(**fields), placed.cluster.world_size)
+        program = lower_resolved(workload, resolved)
         prices = price(program, placed.cluster)
+        cost = layer_costs(workload, resolved)[workload.model.layer_kinds[_MIDDLE]]
     except (SimulatorError, ValueError) as error:
         raise CannotPlace(str(error)) from None
-    return program, prices, placed.cluster, placed.assumed
+    return _Layer(program=program, prices=prices, cost=cost, cluster=placed.cluster, assumed=placed.assumed)
 
 
 def _sigma(prices: Prices, item: int) -> float:
@@ -162,12 +186,3 @@ def _block(program: Program, phase: str) -> int:
     """The item that the middle rank runs in this phase of its microbatch."""
     mine: set[int] = set(program.item[program.rank == _MIDDLE].tolist())
     return next(i for i in mine if isinstance(s := program.items[i], Segment) and s.phase == phase)
-
-
-def _of_labels(program: Program, item: int, cluster: Cluster, begin: tuple[str, ...]) -> float:
-    """Seconds of those operators of a block whose labels begin so."""
-    segment, machine, seconds = program.items[item], machine_of(cluster), 0.0
-    for table, times in segment.pieces if isinstance(segment, Segment) else ():
-        rows = price_table(table, machine, program.axes).rows
-        seconds += times * float(sum(rows[j] for j, label in enumerate(table.label) if label.startswith(begin)))
-    return seconds

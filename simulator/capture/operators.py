@@ -6,10 +6,13 @@ Nothing here needs torch: an operator comes as its name and its arguments by nam
 from __future__ import annotations
 
 import math
+import re
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from simulator.plan.values import sdpa_of
 from simulator.program.calls import STREAM, AttentionCall, Call, Product, Traffic
 
 __all__ = ["WHOLE", "Facts", "Work", "describe", "tensors_in"]
@@ -285,13 +288,20 @@ def _attention(arguments: Mapping[str, Any], query_name: str, direction: str, mo
     return Work(
         work="attention",
         shape=(sequences, heads, length, width),
-        call=AttentionCall("flash2" if query_name == "q" else "sdpa", mask, 0, kv_heads, keys),
+        call=AttentionCall("flash2" if query_name == "q" else _own_attention(), mask, 0, kv_heads, keys),
         dtype=query.dtype,
         flops=flops * BACKWARD_FLOP if direction == "backward" else flops,
         launches=3 if direction == "backward" else 1,
         read=moved.read,
         written=moved.written,
     )
+
+
+def _own_attention() -> str:
+    """PyTorch's attention, of the release that runs; of today's where none does."""
+    torch = sys.modules.get("torch")
+    release = re.match(r"(\d+)\.(\d+)", str(torch.__version__)) if torch else None
+    return sdpa_of(int(release[1]), int(release[2])) if release else "sdpa"
 
 
 # ---- memory traffic ----

@@ -22,7 +22,7 @@ MAX_CHANNELS = 64
 _THREADS = {"ll": 512, "ll128": 640, "simple": 512}
 _TREE_THREADS = 640
 _LEAST = {"ll": 8, "ll128": 8, "simple": 64}
-_LEAST_COLLNET = 512
+_COLLNET, _LEAST_COLLNET = ("collnet_direct", "collnet_chain"), 512
 """Threads of a block, and bytes that a thread should have: NCCL 2.28.9, src/graph/tuning.cc (threadThresholds)."""
 
 _NVLS = {"hopper": (16, 16), "blackwell": (24, 32)}
@@ -86,9 +86,9 @@ def multiprocessors(
     most = open_channels(place, fabric, algorithm)
     if algorithm in ("nvls", "nvls_tree"):
         return most
-    if algorithm in ("ring", "tree", "pat") or algorithm.startswith("collnet"):
+    if algorithm in ("ring", "tree", "pat", *_COLLNET):
         threads = _TREE_THREADS if algorithm != "ring" else _THREADS[protocol]
-        least = _LEAST_COLLNET if algorithm.startswith("collnet") else _LEAST[protocol]
+        least = _LEAST_COLLNET if algorithm in _COLLNET else _LEAST[protocol]
         if algorithm == "ring" and protocol == "ll":
             least *= place.ranks
         return max(1, min(most, int(message / threads / least)))

@@ -6,6 +6,8 @@ A table is priced once per GPU and mesh and remembered: programs that share laye
 from __future__ import annotations
 
 import functools
+import itertools
+import math
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -200,17 +202,11 @@ def _merged(axes: Axes, used: frozenset[str]) -> Axes:
     if not used <= {name for name, _ in axes}:
         return axes
     out: list[tuple[str, int]] = []
-    for name, size in axes:
-        if name in used:
-            out.append((name, size))
-        elif out and out[-1][0].startswith(_OTHERS):
-            out[-1] = (out[-1][0], out[-1][1] * size)
-        else:
-            out.append((f"{_OTHERS}{' outside' * (len(out) > 0)}", size))
+    for in_use, neighbours in itertools.groupby(axes, lambda axis: axis[0] in used):
+        some = list(neighbours)
+        name = f"others{' outside' * (len(out) > 0)}"
+        out += some if in_use else [(name, math.prod(size for _, size in some))]
     return tuple(out)
-
-
-_OTHERS = "others"
 
 
 @functools.lru_cache(maxsize=4096)

@@ -222,7 +222,7 @@ class AttentionCoefficients(_Calibration):
         kernels: by name (flash1, flash2, flash2_torch, flash3, cudnn, cudnn_2024, cudnn_mxfp8,
             memory_efficient).
         libraries: what a library takes on this architecture: te (Transformer Engine), te_2024 (with the cuDNN of that year),
-            te_mxfp8 (of operands in 8 bits), sdpa (PyTorch) -> a kernel.
+            te_mxfp8 (of operands in 8 bits), sdpa (PyTorch from 2.11 on), sdpa_2025 (PyTorch before) -> a kernel.
         bandwidth_fraction: achievable share of the memory bandwidth.
         start: fixed time of a kernel on the device.
         fitted_shortest, fitted_longest: range of sequence lengths measured.

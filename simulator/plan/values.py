@@ -27,6 +27,7 @@ __all__ = [
     "RecomputeKind",
     "graphs",
     "part_away",
+    "sdpa_of",
     "tier_of",
 ]
 
@@ -40,7 +41,9 @@ Part = Annotated[float, Field(ge=0, le=1)]
 Tier = Literal["host", "nvme"]
 Offload = Part | Tier
 """Where states lie that leave the GPU: a part of them in the host's memory, or all there, or all on its drives."""
-Attention = Literal["unfused", "flash1", "flash2", "flash3", "te", "te_2024", "te_mxfp8", "sdpa"]
+Attention = Literal[
+    "unfused", "chunked", "flash1", "flash2", "flash3", "te", "te_2024", "te_mxfp8", "sdpa", "sdpa_2025"
+]
 Exchange = Literal["all_to_all", "once_per_node", "einsum"]
 ExpertLoop = Literal["none", "modules", "slices"]
 Messages = Literal["latency", "blocking"]
@@ -54,6 +57,18 @@ GRAPH_PARTS = ("attn", "mlp", "moe", "moe_router", "moe_preprocess")
 WHOLE_STEP = "full_iteration"
 """One graph of the whole step's forward and backward."""
 _WHOLE_GRAPHS = ("none", WHOLE_STEP)
+
+
+def sdpa_of(major: int, minor: int) -> str:
+    """Return PyTorch's attention of a release; from 2.11 on it takes cuDNN's kernel by itself on Hopper and Blackwell.
+
+    Source: pytorch/pytorch aten/src/ATen/native/transformers/cuda/sdp_utils.cpp, check_prefer_cudnn_attention (cuDNN above 9.15, compute
+    capability 9.0, 10.0 and 10.3); huggingface/transformers pull 48163: wheels bring that cuDNN from 2.11 on.
+
+    >>> sdpa_of(2, 10), sdpa_of(2, 11)
+    ('sdpa_2025', 'sdpa')
+    """
+    return "sdpa" if (major, minor) >= (2, 11) else "sdpa_2025"
 
 
 def part_away(offload: float | str) -> float:

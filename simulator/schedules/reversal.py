@@ -15,10 +15,13 @@ over sums of times.
 
 from __future__ import annotations
 
+import bisect
 import functools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
+from typing import NamedTuple
 
 import numpy as np
 
@@ -153,7 +156,7 @@ def revolve(times: Sequence[float], sizes: Sequence[float], room: float) -> Reve
     if len(set(times)) == len(set(sizes)) == 1:
         return _equal(len(times), int(room / sizes[0] * (1 + _ROUNDING)))
     best = _Least(tuple(times), tuple(sizes))
-    return _planned(len(times), lambda start, end, held: best.at(start, end, room - sum(sizes[i] for i in held)))
+    return _planned(len(times), lambda start, end, held: best.at(start, end, room, held))
 
 
 _ROUNDING = 1e-12
@@ -202,34 +205,119 @@ def _equal(layers: int, room: int) -> Reversal:
     return _planned(layers, where)
 
 
+class _Piece(NamedTuple):
+    """What is best for a piece of a chain with any room from `low` to below `high`: as it was found with one of these.
+
+    `work` runs again; forwards run to `middle` first, whose input is stored if `stores`.
+    """
+
+    work: float
+    middle: int
+    stores: bool
+    low: float
+    high: float
+
+
+_AT_ONCE = _Piece(0.0, 0, False, 0, math.inf)
+"""A single layer: it is turned as soon as its input stands."""
+
+
 class _Least:
     """Dynamic programme over pieces of a chain and what room there is.
 
     t(i, j, s) = min over m of  w(i..m) + t(m, j, s - size(m)) + t(i, m, s)  where the input of m is stored and has room s, or of
     w(i..j-1) + t(i, j - 1, s), where none is: forwards run from i to the last layer alone.
+
+    Rooms are sums of sizes, of which there are more than can be looked at; but t falls in steps, and an answer holds from the least room
+    that it needs up to the room at which any other could do as well.  Cuts are tried from the one that could be best; one is left out
+    where it could not be as good: pieces do at least the work that they do with more room, and that of a forward over all their layers.
     """
 
     def __init__(self, times: tuple[float, ...], sizes: tuple[float, ...]) -> None:
-        self._before = np.concatenate([[0.0], np.cumsum(times)])
-        self._sizes = sizes
-        self._known: dict[tuple[int, int, float], tuple[float, int, bool]] = {}
+        self._before: list[float] = np.concatenate([[0.0], np.cumsum(times)]).tolist()
+        self._sizes = [_ticks(size) for size in sizes]
+        self._known: dict[tuple[int, int], tuple[list[float], list[_Piece]]] = {}
 
-    def at(self, start: int, end: int, room: float) -> tuple[int, bool]:
-        """Return the layer up to which forwards run first, and whether its input is stored."""
-        return self._best(start, end, round(room, 9))[1:]
+    def at(self, start: int, end: int, room: float, held: Sequence[int]) -> tuple[int, bool]:
+        """Return the layer up to which forwards run first, and whether its input is stored.
 
-    def _best(self, start: int, end: int, room: float) -> tuple[float, int, bool]:
+        Args:
+            room: for inputs; `held`: those that stand in it already.
+        """
+        best = self._best(start, end, _ticks(room) - sum(self._sizes[i] for i in held))
+        return best.middle, best.stores
+
+    def _best(self, start: int, end: int, room: float) -> _Piece:
         if end - start < 2:
-            return 0.0, start, False
-        key = start, end, room
-        if key not in self._known:
-            work = self._before - self._before[start]
-            least = (float(work[end - 1]) + self._best(start, end - 1, room)[0], end - 1, False)
-            for middle in range(start + 1, end):
-                left = round(room - self._sizes[middle], 9)
-                if left >= 0:
-                    behind = self._best(middle, end, left)[0]
-                    found = float(work[middle]) + behind + self._best(start, middle, room)[0]
-                    least = min(least, (found, middle, True))
-            self._known[key] = least
-        return self._known[key]
+            return _AT_ONCE
+        lows, pieces = self._known.setdefault((start, end), ([], []))
+        place = bisect.bisect_right(lows, room)
+        if place and room < pieces[place - 1].high:
+            return pieces[place - 1]
+        limit = pieces[place - 1].work * (1.0 + _TIES) if place else math.inf  # more room takes no more work
+        high, best = math.inf, _Piece(math.inf, end, False, room, math.inf)
+        bounds, closed = self._bounds(start, end, room, limit)
+        for bound, middle, valid, sure in bounds:
+            if bound > limit:
+                high = min(high, math.inf if sure > limit else valid)
+                continue
+            size, stores = self._sizes[middle], middle < end - 1
+            ahead, behind = self._best(start, middle, room), self._best(middle, end, room - size if stores else room)
+            work = self._before[middle] - self._before[start] + behind.work + ahead.work
+            low = max(behind.low + size, ahead.low) if stores else ahead.low
+            found = _Piece(work, middle, stores, low, min(behind.high + size, ahead.high))
+            high = min(high, found.high)
+            if found < best:
+                best, limit = found, found.work * (1.0 + _TIES)
+        best = best._replace(high=min(high, closed))
+        first, last = bisect.bisect_left(lows, best.low), bisect.bisect_right(lows, room)
+        lows[first:last], pieces[first:last] = [best.low], [best]
+        return best
+
+    def _bounds(
+        self, start: int, end: int, room: float, limit: float
+    ) -> tuple[list[tuple[float, int, float, float]], float]:
+        """Return of each cut that may be within the limit (least work, layer, room up to which that is so, least work with any room),
+        the least first; and the least room that opens another."""
+        before, closed, out = self._before, math.inf, []
+        once = before[end - 1] - before[start]
+        for middle in range(start + 1, end):
+            sure = once + before[middle - 1] - before[start]
+            if sure > limit:
+                break
+            ahead, ahead_valid = self._floor(start, middle, room)
+            if middle == end - 1:
+                out.append((once + ahead, middle, ahead_valid, sure))
+            elif (size := self._sizes[middle]) > room:
+                closed = min(closed, size)
+            else:
+                behind, valid = self._floor(middle, end, room - size)
+                work = before[middle] - before[start] + behind + ahead
+                out.append((work, middle, min(valid + size, ahead_valid), sure))
+        out.sort()
+        return out, closed
+
+    def _floor(self, start: int, end: int, room: float) -> tuple[float, float]:
+        """Return (work that a piece takes at least, room up to which that is known)."""
+        if end - start < 2:
+            return 0.0, math.inf
+        lows, pieces = self._known.get((start, end), ((), ()))
+        place = bisect.bisect_right(lows, room)
+        if place and room < (found := pieces[place - 1]).high:
+            return found.work, found.high
+        if place < len(pieces):
+            return pieces[place].work, pieces[place].high
+        return self._before[end - 1] - self._before[start], math.inf
+
+
+_FINEST, _TIES = Fraction(1, 10**9), 1e-9
+"""The least part of a size that counts; sums of times that differ by so little, of one, may be equal."""
+
+
+def _ticks(size: float) -> int:
+    """A size as a whole number of parts of a billion, so that sums of sizes are exact.
+
+    >>> _ticks(0.1) * 3 == _ticks(0.3) == _ticks(0.1 + 0.2)
+    True
+    """
+    return round(Fraction(size) / _FINEST)

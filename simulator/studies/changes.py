@@ -30,9 +30,11 @@ MOST_ROWS = 1_000_000
 """Rows of the largest step whose neighbours are tried: a dozen larger ones would take minutes."""
 _BETTER_ATTENTION = {
     "unfused": ("flash2", "flash3"),
+    "chunked": ("flash2", "flash3"),
     "flash1": ("flash2", "flash3"),
     "flash2": ("flash3",),
     "sdpa": ("flash3",),
+    "sdpa_2025": ("sdpa", "flash3"),
 }
 _OF_FSDP: dict[str, Any] = {
     "fsdp_prefetch": None,

@@ -55,7 +55,14 @@ SMALL: dict[str, Any] = {
 STYLES = (
     KernelStyle(),
     KernelStyle(attention="unfused", dropout=True, fused_softmax=False),
-    KernelStyle(fused_norm=False, fused_rotary=False, joined_qkv=False, joined_gate=False, repeats_keys=True),
+    KernelStyle(
+        attention="chunked",
+        fused_norm=False,
+        fused_rotary=False,
+        joined_qkv=False,
+        joined_gate=False,
+        repeats_keys=True,
+    ),
     KernelStyle(attention="te", copies_attention_output=True, keeps_gathered_inputs=True, splits_qkv=True),
 )
 """Kernels of frameworks that differ most."""

@@ -80,6 +80,10 @@ class LayerBuilder:
         """A tensor; `element`: its bytes per element, by default those of an activation."""
         return Tensor(name, dims, self.e if element is None else element, role)
 
+    def part(self, name: str, *dims: Dim, turns: int, element: float = 4.0) -> Tensor:
+        """A tensor of which a part stands at a time, in fp32."""
+        return replace(self.tensor(name, *dims, element=element), turns=turns)
+
     def given(self, name: str, *dims: Dim, element: float | None = None, role: str = "activation") -> Tensor:
         """An input of the graph; of role "stream" where it crosses pipeline boundaries."""
         tensor = self.tensor(name, *dims, element=self.stream if role == "stream" else element, role=role)
@@ -221,6 +225,7 @@ class LayerBuilder:
         keep: Keep | None,
         again: tuple[str, ...],
         each: tuple[Dim, ...],
+        more_keeps: tuple[Keep, ...],
         **more: Any,
     ) -> tuple[Tensor, ...]:
         """As `linear`: y = W x + (alpha / r) B A x (Hu et al., arXiv 2106.09685, section 4.1), W frozen.
@@ -233,8 +238,10 @@ class LayerBuilder:
         base = tuple(
             replace(t, name=f"{t.name}, frozen product") if low else t for t, low in zip(outputs, adapted, strict=True)
         )
-        renamed = {t.name: b.name for t, b in zip(outputs, base, strict=True)}
-        self.linear(label, x, base, depth, keep=None, again=tuple(renamed[name] for name in again), each=each, **more)
+        frozen = {t.name: b for t, b in zip(outputs, base, strict=True)}
+        kept = tuple(replace(k, tensor=frozen.get(k.tensor.name, k.tensor)) for k in more_keeps)
+        made = tuple(frozen[name].name for name in again)
+        self.linear(label, x, base, depth, keep=None, again=made, each=each, more_keeps=kept, **more)
         kernels, first = more.get("kernels") or (len(outputs),), 0
         for n in kernels:
             some = [i for i in range(first, first + n) if adapted[i]]

@@ -74,6 +74,8 @@ class Tensor:
         role: activation, stream (it crosses pipeline boundaries), statistics, mask or logits; of what the model owns weight
             (a matrix), bias or vector (any other).
         frozen: of what the model owns: whether it has no gradient and is never updated.
+        turns: parts in which it is made and read, each in the place of the one before; of more than one nobody keeps it, and what makes
+            it runs again in the backward.
     """
 
     name: str
@@ -81,6 +83,7 @@ class Tensor:
     element: float
     role: str = "activation"
     frozen: bool = False
+    turns: int = 1
 
     @property
     def elements(self) -> int:
@@ -91,6 +94,11 @@ class Tensor:
     def bytes(self) -> float:
         """Its size [B]."""
         return self.elements * self.element
+
+    @property
+    def standing(self) -> float:
+        """What stands of it at once [B]."""
+        return self.bytes / self.turns
 
     def view(self, *dims: Dim) -> Tensor:
         """The same tensor as an operation sees it: in other dimensions, a part of it, or with what other ranks hold too."""
@@ -192,6 +200,11 @@ class Op:
     backward_launches: int = 1
     per_expert: int = 0
     looped: bool = False
+
+    @property
+    def in_turns(self) -> bool:
+        """Whether what it makes is made in turns, so that it runs again before its backward."""
+        return any(t.turns > 1 for t in self.outputs)
 
     @property
     def frozen(self) -> bool:

@@ -147,7 +147,7 @@ class KernelStyle:
     """Which kernels a framework runs: facts of its code, no speeds.
 
     Args:
-        attention: "unfused" (scores in memory) or a flash kernel name.
+        attention: "unfused" (scores in memory), "chunked" (those of a chunk at a time) or a flash kernel name.
         fused_softmax: scale, mask and softmax in one kernel (unfused attention only).
         fused_bias_activation: a gate, or an activation function that is written out, in one kernel.
         fused_residual: bias, dropout and residual addition in one kernel.

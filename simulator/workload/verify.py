@@ -29,6 +29,8 @@ def verify(graph: LayerGraph) -> None:
         for keep in op.keeps:
             if keep.tensor.name not in known:
                 raise _error(graph, op, f"keeps {keep.tensor.name!r}, which nothing before it makes")
+            if keep.tensor.turns > 1:
+                raise _error(graph, op, f"keeps {keep.tensor.name!r}, of which a part stands at a time")
         _agree(graph, op)
         if isinstance(op, Product):
             _check_product(graph, op)

@@ -59,7 +59,7 @@ FIELDS: dict[str, tuple[Any, ...]] = {
     "plan.recompute_layers": (1, 2, "auto"),
     "plan.recompute_checkpoints": (1, 2),
     "plan.partition_activations": (True, False),
-    "plan.attention": ("unfused", "flash1", "flash2", "flash3", "te", "te_2024", "sdpa"),
+    "plan.attention": ("unfused", "chunked", "flash1", "flash2", "flash3", "te", "te_2024", "sdpa", "sdpa_2025"),
     "plan.fused_cross_entropy": (True, False),
     "plan.gradient_accumulation_fusion": (True, False),
     "plan.loss_chunks": (4,),

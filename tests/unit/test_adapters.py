@@ -142,6 +142,15 @@ def test_inputs_of_frozen_products_are_kept_for_adapters_alone() -> None:
     assert dropped["activations"] > every["activations"]
 
 
+@pytest.mark.parametrize("recompute", ["none", "operators"])
+def test_a_product_whose_output_is_kept_may_have_an_adapter(recompute: str) -> None:
+    found, frozen = (
+        memory(predict(adapted(lora_modules=m), framework="torchtitan_eager", zero_stage=3, recompute=recompute))
+        for m in (("query", "down"), ("query",))
+    )
+    assert found["activations"] > frozen["activations"]
+
+
 def test_ranks_that_split_a_layer_send_what_is_as_wide_as_the_rank() -> None:
     plan = {"microbatch_size": 2, "tensor_parallel": 2, "sequence_parallel": True, "zero_stage": 0}
     table = next(t for t, _ in tables(predict(adapted(), **plan), "forward") if t.name.startswith("layer"))

@@ -77,7 +77,7 @@ FIELDS: dict[str, tuple[dict[str, Any], str, str]] = {
     "fused_wgrad_accumulation": switch({}),
     "fused_optimizer": switch({"profile": {"updates_in_lists": "false"}}),
     "dropout": switch({}),
-    "repeats_keys": switch(LLAMA),
+    "repeats_keys": switch(LLAMA | {"profile": {"attention": '"sdpa_2025"'}}),
     "ring_in_fp32": switch(RING),
     "ring_traced": switch(RING),
     "casts_apart": switch({"precision": "fp8"}),

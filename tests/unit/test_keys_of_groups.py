@@ -8,7 +8,9 @@ from simulator.program.program import Segment
 from tests.lowered import lowered, workload
 
 
-@pytest.mark.parametrize(("kernel", "repeats"), [("sdpa", True), ("flash2", False), ("te", False)])
+@pytest.mark.parametrize(
+    ("kernel", "repeats"), [("sdpa_2025", True), ("sdpa", False), ("flash2", False), ("te", False)]
+)
 @pytest.mark.parametrize("framework", ["hugging_face_ddp", "hugging_face_fsdp"])
 def test_keys_are_repeated_before_kernels_that_take_no_groups(framework: str, kernel: str, repeats: bool) -> None:
     stage = {"zero_stage": 3} if framework.endswith("fsdp") else {}

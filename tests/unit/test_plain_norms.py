@@ -22,7 +22,7 @@ def test_fsdp_of_eager_pytorch_pays_for_rms_norms_and_not_for_layer_norms() -> N
 def kept(recompute: str) -> dict[str, float]:
     """Bytes per number of the hidden states that a layer of the eager profile keeps, as for a microbatch of one sequence."""
     work = workload("llama3_2_1b", 8, 1024)
-    plan = Plan(data_parallel=8, zero_stage=3, framework="torchtitan_eager", recompute=recompute)
+    plan = Plan(data_parallel=8, zero_stage=3, framework="torchtitan_eager", recompute=recompute, attention="sdpa_2025")
     layer = layer_costs(work, resolve(work, plan, 8))["layer"]
     return {t.name: t.bytes / (1024 * work.model.hidden) for t in layer.saved}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import heapq
 import math
 import random
@@ -110,6 +111,41 @@ def test_unequal_layers_are_reversed_with_the_least_work_that_there_is() -> None
             room = sizes[0] + drawn.randint(0, 6)
             found = replayed(revolve(times, sizes, room), times, sizes, room)
             assert brute(times, sizes, room) == found
+
+
+def plain(times: Sequence[float], sizes: Sequence[float], room: float) -> float:
+    """Least work by the recursion as it stands in the paper, for every room that comes up."""
+
+    @functools.cache
+    def least(start: int, end: int, left: float) -> float:
+        if end - start < 2:
+            return 0.0
+        cuts = [sum(times[start : end - 1]) + least(start, end - 1, left)]
+        for middle in range(start + 1, end):
+            if sizes[middle] <= left:
+                behind = least(middle, end, left - sizes[middle])
+                cuts.append(sum(times[start:middle]) + behind + least(start, middle, left))
+        return min(cuts)
+
+    return least(0, len(times), room - sizes[0])
+
+
+def test_what_is_left_out_of_the_recursion_is_never_the_best() -> None:
+    drawn = random.Random(31)
+    for case in range(200):
+        layers, most = drawn.randint(2, 12), 3 if case % 2 else 10**8
+        times = [drawn.choice([1, 1, 2, 3, 7]) for _ in range(layers)]
+        sizes = [drawn.randint(1, most) for _ in range(layers)]
+        room = max(sizes) * drawn.randint(1, 4)
+        assert plain(times, sizes, room) == replayed(revolve(times, sizes, room), times, sizes, room)
+
+
+def test_sixty_layers_that_are_all_different_are_reversed_at_once() -> None:
+    drawn = random.Random(3)
+    times, sizes = [drawn.random() for _ in range(60)], [drawn.random() for _ in range(60)]
+    found = [replayed(revolve(times, sizes, n), times, sizes, n) for n in (1, 2, 40)]
+    assert found == sorted(found, reverse=True)
+    assert found[-1] == pytest.approx(sum(times[:-1]))
 
 
 def test_layers_that_differ_in_time_alone_fill_the_room_while_the_forward_runs() -> None:

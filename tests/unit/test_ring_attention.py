@@ -18,8 +18,9 @@ LENGTH = 8192
 
 
 def table(name: str, framework: str, peers: int, **plan: Any) -> OperatorTable:
+    kernel = None if framework == "megatron_core" else "sdpa_2025"  # keys repeated before it
     work = Workload(model=load_model("llama3_8b"), sequence_length=LENGTH, global_batch_size=8)
-    program = lower(work, Plan(context_parallel=peers, framework=framework, **plan), 8)
+    program = lower(work, Plan(context_parallel=peers, framework=framework, attention=kernel, **plan), 8)
     verify(program)
     return next(t for i in program.items if isinstance(i, Segment) for t, _ in i.pieces if t.name == name)
 

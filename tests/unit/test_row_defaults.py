@@ -78,10 +78,10 @@ def test_an_encoder_of_hugging_face_keeps_its_scores_in_memory() -> None:
     for name in ("esm2-650m", "bert-large"):
         assert "unfused" == placed(**row, model=name).fields["attention"]
         assert "attention = unfused (huggingface/transformers" in rules(**row, model=name)
-    assert "attention" not in placed(**row, model="bert-large", version="24.07").fields, "a kernel since"
+    assert "sdpa_2025" == placed(**row, model="bert-large", version="24.07").fields["attention"], "a kernel since"
     assert "flash2" == placed(**row, model="esm2-650m", attn_kernel="flash_attention_2").fields["attention"], "as said"
-    assert "attention" not in placed(**row, model="gpt-1.3b").fields
-    assert "attention" not in placed(**row | {"framework": "PyTorch DDP"}, model="esm2-650m").fields
+    assert "sdpa_2025" == placed(**row, model="gpt-1.3b").fields["attention"]
+    assert "sdpa_2025" == placed(**row | {"framework": "PyTorch DDP"}, model="esm2-650m").fields["attention"]
 
 
 def test_more_layers_to_compute_again_than_a_chunk_has_are_all_of_them() -> None:

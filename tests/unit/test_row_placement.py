@@ -378,7 +378,7 @@ def test_a_framework_changes_with_its_releases(framework: str, gpu: str, version
 
 
 def test_words_for_library_attention_leave_the_kernel_to_the_gpu() -> None:
-    assert ["te", "te", "sdpa"] == [
+    assert ["te", "te", "sdpa_2025"] == [
         placed(attn_kernel=w).fields["attention"] for w in ("TE/flash", "cuDNN", "SDPA flash")
     ]
 

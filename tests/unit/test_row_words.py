@@ -115,7 +115,7 @@ def test_words_for_precisions(words: str, expected: str) -> None:
         ("flash_attention_2 (ring)", "flash2"),
         ("CK v3 fused", "te"),
         ("cuDNN flash (TE)", "te"),
-        ("PyTorch SDPA (flash)", "sdpa"),
+        ("PyTorch SDPA (flash)", "sdpa_2025"),
         ("xformers memory efficient", "flash1"),
         ("standard", "unfused"),
         ("without flash", "unfused"),
@@ -433,14 +433,14 @@ def test_recipes_of_the_library_widen_their_fused_loss() -> None:
 @pytest.mark.parametrize(
     ("gpu", "version", "kernel"),
     [
-        ("H100-80GB-SXM", "torch 2.11", "te"),
-        ("H100-80GB-SXM", "torch 2.10", "sdpa"),
-        ("H100-80GB-SXM", "2026-08", "te"),
-        ("H100-80GB-SXM", "2026-01", "sdpa"),
+        ("H100-80GB-SXM", "torch 2.11", "sdpa"),
+        ("H100-80GB-SXM", "torch 2.10", "sdpa_2025"),
+        ("H100-80GB-SXM", "2026-08", "sdpa"),
+        ("H100-80GB-SXM", "2026-01", "sdpa_2025"),
         ("A100-80GB-SXM", "torch 2.12", "sdpa"),
     ],
 )
-def test_sdpa_is_cudnns_kernel_where_pytorch_takes_it_by_itself(gpu: str, version: str, kernel: str) -> None:
+def test_pytorchs_attention_is_that_of_the_runs_release(gpu: str, version: str, kernel: str) -> None:
     fields = placed(framework="HF Trainer", zero_stage="3", gpu=gpu, version=version, attn_kernel="SDPA").fields
     assert kernel == fields["attention"]
 

@@ -30,7 +30,8 @@ def work(kv_heads: int, **model: Any) -> Workload:
 
 def layer(kv_heads: int, t: int, framework: str = "megatron_core", **model: Any) -> LayerCost:
     given = work(kv_heads, **model)
-    plan = Plan(framework=framework, tensor_parallel=t, recompute="none")
+    kernel = "sdpa_2025" if framework == "torchtitan" else None
+    plan = Plan(framework=framework, tensor_parallel=t, recompute="none", attention=kernel)
     return layer_costs(given, resolve(given, plan, 8))["layer"]
 
 

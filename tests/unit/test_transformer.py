@@ -162,7 +162,7 @@ def test_a_softmax_that_is_not_fused_works_in_fp32() -> None:
     assert ((4, 6), (28, 32)) == (moved(True), moved(False))
 
 
-@pytest.mark.parametrize("attention", ["unfused", "sdpa"])
+@pytest.mark.parametrize("attention", ["unfused", "sdpa_2025"])
 def test_keys_that_are_repeated_for_every_head_are_copied_with_scores_in_memory_too(attention: str) -> None:
     model = load_model("llama3_8b")
     style = KernelStyle(attention=attention, repeats_keys=True)

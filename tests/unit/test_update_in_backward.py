@@ -50,7 +50,7 @@ def test_each_tensor_has_kernels_of_its_own() -> None:
     apart = predicted(optimizer_in_backward=True, **fused)
     together = predicted(clip_gradients=False, **fused)
     assert apart.step_time >= together.step_time
-    assert apart.step_time == pytest.approx(together.step_time, rel=0.02)
+    assert apart.step_time == pytest.approx(together.step_time, rel=0.025)
     assert predicted(**fused).step_time > together.step_time  # which clips
 
 

@@ -88,7 +88,7 @@ def predictions() -> dict[str, Callable[[], float]]:
     stops = llama3('reliability.maintenance={every="27.5 h", length="15 min"}')
     bloom = job_from_names("bloom_176b", "jean_zay_a100", BLOOM)
     megascale = every("meta_llama3_2024", 10_000)
-    h100 = load_job("llama3_8b_fsdp_8xh100")
+    h100 = load_job("llama3_8b_fsdp_8xh100", ["plan.attention=sdpa_2025"])  # measured in 2024
     return {
         "llama3_interruptions": lambda: sum(found.interruptions.values()),
         "llama3_gpu": lambda: found.interruptions["gpu"],

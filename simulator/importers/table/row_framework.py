@@ -12,6 +12,7 @@ from simulator.importers.vocabulary.name_specs import month_of
 from simulator.importers.vocabulary.names import load_names
 from simulator.importers.vocabulary.words import kernel_by_words, precision_by_words
 from simulator.plan.framework import load_framework
+from simulator.plan.values import sdpa_of
 from simulator.workload.precision import precision_named
 
 __all__ = [
@@ -22,13 +23,14 @@ __all__ = [
     "row_precision",
     "stands_in",
     "torch_attention",
+    "torch_kernel",
     "unsaid_attention",
 ]
 
 _BEFORE_FLASH = ("kepler", "pascal", "volta", "turing")
 """Architectures that FlashAttention (Dao-AILab/flash-attention README: 2 needs Ampere) and Transformer Engine leave out."""
-_CUDNN_BY_ITSELF, _CUDNN_SINCE = (2, 11), "202605"
-"""Release of PyTorch, and the month from which on a run is of it where only that is told."""
+_CUDNN_SINCE, _BY_MONTH = "202605", ("sdpa_2025", "sdpa")
+"""The month from which on a run is of PyTorch 2.11 where only that is told, and its attention before and after."""
 _IN_8_BITS = r"\battention (is |runs )?in (8 bits|8-bit|mxfp8|fp8)\b|\bfp8[-_]dot[-_]product[-_]attention\b"
 
 
@@ -157,19 +159,26 @@ def unsaid_attention(row: Row, profile: str, assumed: list[str]) -> dict[str, An
 
 
 def torch_attention(row: Row, fields: dict[str, Any], assumed: list[str]) -> dict[str, Any]:
-    """Return cuDNN's kernel where PyTorch's SDPA takes it by itself: on Hopper and Blackwell from release 2.11 on; else {}.
-
-    Source: pytorch/pytorch aten/src/ATen/native/transformers/cuda/sdp_utils.cpp, check_prefer_cudnn_attention (cuDNN above 9.15, compute
-    capability 9.0, 10.0 and 10.3); huggingface/transformers pull 48163: wheels bring that cuDNN from 2.11 on.
+    """Return PyTorch's attention of its release, where a run has PyTorch's; else {}.  From 2.11 on it takes cuDNN's kernel by itself on
+    Hopper and Blackwell; a run that tells no release and no month is of one before.
     """
     kernel = fields.get("attention") or load_framework(fields["framework"]).attention
-    if kernel != "sdpa" or row_gpu(row)[0].architecture not in ("hopper", "blackwell"):
+    if kernel != "sdpa":
         return {}
-    told = re.search(r"\btorch (\d+)\.(\d+)", text(row, "version").lower())
-    if (int(told[1]), int(told[2])) < _CUDNN_BY_ITSELF if told else month_of(text(row, "version")) < _CUDNN_SINCE:
-        return {}
-    assumed.append("SDPA takes cuDNN's kernel (PyTorch from 2.11 on, on this GPU)")
-    return {"attention": "te"}
+    found = torch_kernel(text(row, "version"))
+    if found == "sdpa" and row_gpu(row)[0].architecture in ("hopper", "blackwell"):
+        assumed.append("SDPA takes cuDNN's kernel (PyTorch from 2.11 on, on this GPU)")
+    return {"attention": found}
+
+
+def torch_kernel(version: str) -> str:
+    """Return PyTorch's attention of the release that a text tells, or of its month where only that is told.
+
+    >>> torch_kernel("torch 2.11"), torch_kernel("torch 2.10, 2026-08"), torch_kernel("2026-08"), torch_kernel("")
+    ('sdpa', 'sdpa_2025', 'sdpa', 'sdpa_2025')
+    """
+    told = re.search(r"\btorch (\d+)\.(\d+)", version.lower())
+    return sdpa_of(int(told[1]), int(told[2])) if told else _BY_MONTH[month_of(version) >= _CUDNN_SINCE]
 
 
 def recipe(row: Row, framework: str, assumed: list[str]) -> dict[str, Any]:

@@ -15,10 +15,10 @@ from simulator.lowering.steps.assign import Chunk
 from simulator.lowering.steps.state import State
 from simulator.program.program import OperatorTable
 
-__all__ = ["RECEIVED", "received"]
+__all__ = ["received"]
 
-RECEIVED = ("received", "own output")
-"""How the labels of these operators begin: of what arrives, and of the output that is kept in parts."""
+_RECEIVED = ("received", "own output")
+"""What is put together: what arrives, and the output that is kept in parts."""
 
 _FORWARD, _WEIGHT_GRADIENT = 0, 3
 """Numbers of the actions that begin with activations, and with nothing that was received."""
@@ -49,6 +49,6 @@ def _gathers(
     size: float, times: int, partitioned: bool, group: tuple[str, ...], dtype: str, phase: str
 ) -> OperatorTable:
     rows = Rows(f"received {phase}")
-    for what in RECEIVED[:times]:
+    for what in _RECEIVED[:times]:
         gather_pieces(rows, what, size, group, dtype, phase, partitioned)
     return rows.table()

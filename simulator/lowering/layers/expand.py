@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from simulator.lowering.layers.contexts import contexts_of
@@ -79,6 +79,7 @@ class LayerCost:
         weights: its weight tensors, those of routed experts left out.
         between: gradients of what operators with weights made, from which those of the weights are made [B].
         matrices: makes the list of its matrices of weights; nothing of what is no layer.
+        rows: makes the rows of "forward" and "backward" with the operation that each runs; {} of a part of a layer.
     """
 
     tables: Mapping[str, Callable[[], OperatorTable]]
@@ -95,6 +96,7 @@ class LayerCost:
     weights: tuple[WeightTensor, ...] = ()
     between: float = 0.0
     matrices: Callable[[], tuple[Matrix, ...]] = tuple
+    rows: Mapping[str, Callable[[], Rows]] = field(default_factory=dict)
 
     @property
     def trained(self) -> float:
@@ -212,7 +214,7 @@ def layer_kinds(model: Model) -> tuple[str, ...]:
 
 def in_decoder(kind: str) -> bool:
     """Return whether a kind of layer of an encoder-decoder runs on the decoder's tokens."""
-    return kind in (DECODER_EMBEDDING, "head") or kind.startswith("cross ")
+    return kind in (DECODER_EMBEDDING, "head") or layer_kind(kind).stack == "cross"
 
 
 @functools.lru_cache(maxsize=2048)
@@ -247,7 +249,7 @@ def _layer_cost(
 
     on_the_way, chained = ending.endswith(AGAIN), recompute.method in CHAINS
 
-    def backward(half: str = "") -> OperatorTable:
+    def backward() -> Rows:
         rows = Rows(f"{kind}{ending}" if on_the_way else f"{kind}{ending} backward")
         if kept_in_parts and not ending.startswith(INNER):
             gather_pieces(rows, "layer input", part.input_bytes, ctx.groups.tensor, precision.compute, "recompute")
@@ -257,13 +259,16 @@ def _layer_cost(
             rows.join(_backward(ctx, model, kind, sizes, vocabulary, graphs))
         if waits:
             synchronise(rows, "backward")
-        return rows.table(half)
+        return rows
+
+    forward = functools.partial(_forward, ctx, model, kind, sizes, vocabulary, ending, graphs, waits, stacked)
 
     if on_the_way:
         carried = Tensor(name="layer input", category="activations", bytes=part.input_bytes / stream)
         return LayerCost(
-            tables=dict.fromkeys(("backward", "input_gradient"), backward)
-            | dict.fromkeys(("forward", "weight_gradient"), _nothing),
+            tables=dict.fromkeys(("backward", "input_gradient"), lambda: backward().table())
+            | dict.fromkeys(("forward", "weight_gradient"), Rows("nothing").table),
+            rows={"forward": lambda: Rows("nothing"), "backward": backward},
             saved=(),
             forward_mark=(),
             backward_mark=(carried, *marks(kind, "workspace", widest)),
@@ -272,11 +277,12 @@ def _layer_cost(
         )
     return LayerCost(
         tables={
-            "forward": lambda: _forward(ctx, model, kind, sizes, vocabulary, ending, graphs, waits, stacked),
-            "backward": backward,
-            "input_gradient": functools.partial(backward, "input"),
-            "weight_gradient": functools.partial(backward, "weight"),
+            "forward": lambda: _table(forward()),
+            "backward": lambda: backward().table(),
+            "input_gradient": lambda: backward().table("input"),
+            "weight_gradient": lambda: backward().table("weight"),
         },
+        rows={"forward": forward, "backward": backward},
         saved=saved,
         forward_mark=plain.forward_mark or marks(kind, "workspace", widest),
         backward_mark=plain.backward_mark if chained else (*again, *plain.backward_mark),
@@ -293,11 +299,6 @@ def _layer_cost(
         if is_layer(kind) or kind == MTP_LAYER
         else tuple,
     )
-
-
-def _nothing() -> OperatorTable:
-    """What a pass runs that a layer has no part in."""
-    return Rows("nothing").table()
 
 
 class _Plain(NamedTuple):
@@ -387,7 +388,7 @@ def _forward(
     graphs: tuple[str, ...],
     waits: bool,
     stacked: tuple[Tensor, ...],
-) -> OperatorTable:
+) -> Rows:
     """What a layer runs forward, whatever it makes again; the host waits behind it, or what it keeps is copied to `stacked`."""
     rows, part = Rows(f"{kind}{ending} forward"), _part(ctx, model, kind, sizes, vocabulary)
     operators = with_kernels(part.operators, ctx.style, _once(ctx))
@@ -395,16 +396,23 @@ def _forward(
     if waits:
         synchronise(rows, "forward")
     _stack(rows, stacked, ctx.precision.compute)
-    return rows.table()
+    return rows
+
+
+_table = functools.lru_cache(maxsize=2048)(Rows.table)
+"""The table of rows that several layers share, which they share, too."""
 
 
 @functools.lru_cache(maxsize=2048)
 def _backward(
     ctx: LayerContext, model: Model, kind: str, sizes: Sizes, vocabulary: int, graphs: tuple[str, ...]
 ) -> Rows:
-    """What a layer runs backward, whatever it makes again first."""
+    """What a layer runs backward, whatever it makes again first; what runs in turns goes again by itself."""
     rows, part = Rows(f"{kind} backward"), _part(ctx, model, kind, sizes, vocabulary)
-    _add(ctx, kind, graphs, rows, with_kernels(part.operators, ctx.style, _once(ctx))[::-1], write_backward)
+    operators = with_kernels(part.operators, ctx.style, _once(ctx))
+    again = [o for o in operators if o.op.in_turns]
+    _add(ctx, kind, graphs, rows, again, functools.partial(write_forward, phase="recompute"))
+    _add(ctx, kind, graphs, rows, operators[::-1], write_backward)
     return rows
 
 
@@ -420,7 +428,7 @@ def _add(
     for operator in operators:
         first = len(rows.rows)
         write(ctx, rows, operator)
-        rows.mark(first, started_by(operator.op, graphs, is_layer(kind)))
+        rows.mark(first, started_by(operator.op, graphs, is_layer(kind)), operator.op)
 
 
 def _stream_ways(ctx: LayerContext, part: LayerPart) -> float:

@@ -24,10 +24,13 @@ from simulator.plan.plan import Plan
 from simulator.plan.values import WHOLE_STEP
 from simulator.program.program import EAGER, IN_LAYER_GRAPH, IN_STEP_GRAPH, Tensor
 from simulator.workload.graph import Op
+from simulator.workload.layer_kind import layer_kind
 from simulator.workload.workload import Workload
 
 __all__ = ["STASH", "graph_inputs", "graphs_of", "started_by"]
 
+_OF_EXPERTS = ("moe", "moe_router", "moe_preprocess")
+"""Parts of a layer with experts."""
 STASH = 1.2
 """Room for the rows of experts that a whole step's graph keeps for backward, over their mean: the number of rows is not known when
 it is recorded (NVIDIA-NeMo/Megatron-Bridge, set_full_iter_cg_configs: moe_paged_stash_buffer_size_factor_cuda = 1.2)."""
@@ -62,7 +65,7 @@ def started_by(op: Op, scopes: tuple[str, ...], in_layer: bool) -> int:
     """
     if WHOLE_STEP in scopes or not scopes or not in_layer:
         return IN_STEP_GRAPH if WHOLE_STEP in scopes else EAGER
-    inside = op.captured in scopes or (op.captured.startswith("moe") and "moe" in scopes)
+    inside = op.captured in scopes or ("moe" in scopes and op.captured in _OF_EXPERTS)
     return IN_LAYER_GRAPH if inside else EAGER
 
 
@@ -125,8 +128,8 @@ def _check_parts(scopes: tuple[str, ...], workload: Workload, plan: Plan, recomp
     """Rules of graphs of parts of a layer."""
     model = workload.model
     sparse = bool(model.experts)
-    dense = not sparse or any("moe" not in kind for kind in model.layer_kinds)
-    if not sparse and (inside := [s for s in scopes if s.startswith("moe")]):
+    dense = not sparse or any(layer_kind(kind).mlp != "moe" for kind in model.layer_kinds)
+    if not sparse and (inside := [s for s in scopes if s in _OF_EXPERTS]):
         refuse(f"{inside[0]!r} is a part of layers with experts", f"model {model.name!r} is dense", "['attn', 'mlp']")
     if "mlp" in scopes and not dense:
         refuse("'mlp' is a part of dense layers", f"all layers of model {model.name!r} have experts", "leave it out")

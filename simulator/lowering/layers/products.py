@@ -77,12 +77,13 @@ def product_backward(ctx: LayerContext, rows: Rows, o: Operator, op: Product) ->
     if goes_round(ctx, o, op):
         round_backward(ctx, rows, o, op, shape)
         return
+    launches = max(1, o.backward_launches // 2)
     if not op.fixed:
         order = "NN" if op.makes_scores else "TN"
-        row = ctx.product(rows, f"{o.label} gradient", (b, m, k, n), order, "backward", part="input")
+        row = ctx.product(rows, f"{o.label} gradient", (b, m, k, n), order, "backward", part="input", launches=launches)
     if op.makes_scores:
         exchange_keys(ctx, rows, o, heads_held(ctx, o, op.inputs[1].dims), o.shape[3], "backward", row)
-    ctx.product(rows, f"{o.label} gradient", (b, k, n, m), "NT", "backward", part="input")
+    ctx.product(rows, f"{o.label} gradient", (b, k, n, m), "NT", "backward", part="input", launches=launches)
 
 
 def _fetch(ctx: LayerContext, rows: Rows, o: Operator, op: Product, d: Division, phase: str) -> None:

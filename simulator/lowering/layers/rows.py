@@ -8,6 +8,7 @@ import numpy as np
 
 from simulator.program.calls import FETCHED, JOINED, STREAM, SYNCHRONISED
 from simulator.program.program import COMPUTE, EAGER, OperatorTable
+from simulator.workload.graph import Op
 
 __all__ = ["Rows", "fetch", "synchronise"]
 
@@ -39,11 +40,15 @@ _NUMBERS: dict[str, Any] = {
 
 
 class Rows:
-    """Collects rows of one table; collectives refer to earlier or later rows by their index."""
+    """Collects rows of one table; collectives refer to earlier or later rows by their index.
+
+    `ops` has for every row the operation of the layer's graph that it runs; None of a row that no operation asks for.
+    """
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.rows: list[dict[str, Any]] = []
+        self.ops: list[Op | None] = []
 
     def add(self, **row: Any) -> int:
         """Append a row; returns its index."""
@@ -51,17 +56,20 @@ class Rows:
         if made["call"] is None and made["work"] == "memory_bound":
             made["call"] = STREAM
         self.rows.append(made)
+        self.ops.append(None)
         return len(self.rows) - 1
 
-    def mark(self, first: int, captured: int) -> None:
-        """Say of all rows from the first-th on what starts them."""
+    def mark(self, first: int, captured: int, op: Op) -> None:
+        """Say of all rows from the first-th on what starts them, and which operation they run."""
         for row in self.rows[first:]:
             row["captured"] = captured
+        self.ops[first:] = [op] * (len(self.rows) - first)
 
     def join(self, others: Rows) -> None:
         """Append the rows of others, which stay as they are."""
         start = len(self.rows)
         self.rows += [row | {"beside": row["beside"] + start} if row["beside"] >= 0 else row for row in others.rows]
+        self.ops += others.ops
 
     def table(self, half: str = "") -> OperatorTable:
         """Return the table, or one half of a split backward: weight gradients apart from all else."""

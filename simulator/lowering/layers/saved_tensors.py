@@ -23,7 +23,7 @@ def widest_output(ctx: LayerContext, part: LayerPart, stream: float, recompute: 
     for i, o in reversed(list(enumerate(part.operators))):
         if o.work == "gemm":
             b, m, n, _ = ctx.division(o).shape
-            widest = max(widest, b * m * n * ctx.e - later)
+            widest = max(widest, b * m * n * ctx.e / o.op.outputs[0].turns - later)
         kept = (s for j, s in enumerate(o.saved) if (i, j) not in out and not s.idle)
         later += sum(s.bytes / kept_ways(ctx, o, s) for s in kept)
     return widest

@@ -10,6 +10,7 @@ was saved for it.  The temporaries are the most that this comes to, above all th
     norms                in plain operations: three fp32 numbers per element
     softmax, weights     of experts' rows, in plain operations: two, three fp32 numbers per element, in place of the gradients of what
                          they made and read
+    what runs in turns   what one turn made, which it makes again
     fused attention      the gradient of queries is added up in fp32 (Dao-AILab/flash-attention csrc/flash_attn/flash_api.cpp: dq_accum)
 
 Weights' gradients that stay, each from the operation that makes it to the end of the layer, stand beside.
@@ -61,7 +62,7 @@ def backward_temporaries(
             gradients.freed += _saved(ctx, o)
             continue
         given = () if isinstance(o.op, Lookup) else o.sources
-        read = {t.name: t.bytes / ctx.ways(t.dims) for t in given if t.role not in _NO_GRADIENT}
+        read = {t.name: t.standing / ctx.ways(t.dims) for t in given if t.role not in _NO_GRADIENT}
         new = sum(read.values())
         if o.role == "norm" and plain_norm:
             new = _PLAIN_NORM * FP32 * sum(_elements(ctx, t) for t in o.sources)
@@ -69,7 +70,8 @@ def backward_temporaries(
             out = o.op.outputs[0]
             new = max(new, _WIDE[o.role] * FP32 * _elements(ctx, out) - out.bytes / ctx.ways(out.dims))
         there += trained_by(ctx, o) * ctx.e if stay else 0.0
-        most = max(most, (gradients.level + new + _scratch(ctx, o, stay), there), key=sum)
+        again = sum(t.standing / ctx.ways(t.dims) for t in (*o.sources, *o.op.outputs) if t.turns > 1)
+        most = max(most, (gradients.level + new + again + _scratch(ctx, o, stay), there), key=sum)
         gradients.drop(made)
         gradients.freed += _saved(ctx, o)
         for name, size in read.items():

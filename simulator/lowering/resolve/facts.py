@@ -30,7 +30,7 @@ from simulator.lowering.resolve.plan_rules import check_reduce_dtype
 from simulator.lowering.resolve.recompute_rules import resolve_recompute
 from simulator.lowering.resolve.shape_rules import check_shapes
 from simulator.lowering.resolve.shard_rules import check_shards, check_units, with_shards
-from simulator.lowering.resolve.workload_rules import check_documents, check_loss, check_optimizer
+from simulator.lowering.resolve.workload_rules import check_chunks, check_documents, check_loss, check_optimizer
 from simulator.options.option import chosen
 from simulator.partition.compose import compose
 from simulator.partition.layout import Layout
@@ -280,6 +280,7 @@ RULES: tuple[Callable[[Facts], object], ...] = (
     lambda facts: check_loss(facts.plan, facts.style),
     lambda facts: check_context(facts.workload.model, facts.plan, facts.style.attention),
     lambda facts: check_documents(facts.workload, facts.style, facts.schedule),
+    lambda facts: check_chunks(facts.workload, facts.plan, facts.style),
     lambda facts: facts.recomputes,
     lambda facts: check_shards(facts.workload, facts.plan, facts.ranks, facts.schedule.replicas),
     lambda facts: check_effects(facts.plan, facts.framework, facts.ranks, facts.schedule),

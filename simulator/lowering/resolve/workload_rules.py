@@ -11,7 +11,7 @@ from simulator.workload.operator import KernelStyle
 from simulator.workload.optimizers import OPTIMIZERS
 from simulator.workload.workload import Workload
 
-__all__ = ["check_documents", "check_loss", "check_optimizer"]
+__all__ = ["check_chunks", "check_documents", "check_loss", "check_optimizer"]
 
 
 def check_documents(workload: Workload, style: KernelStyle, schedule: Schedule) -> None:
@@ -37,10 +37,10 @@ def check_documents(workload: Workload, style: KernelStyle, schedule: Schedule) 
             f"{workload.sequence_length}",
             "leave document_length out",
         )
-    if style.attention == "unfused":
+    if style.attention in ("unfused", "chunked"):
         refuse(
             "attention inside documents needs a kernel that skips what the mask hides",
-            "attention = 'unfused' computes all scores and masks them",
+            f"attention = {style.attention!r} computes all scores and masks them",
             "attention = 'flash2', or leave document_length out",
         )
     if schedule.slices:
@@ -48,6 +48,28 @@ def check_documents(workload: Workload, style: KernelStyle, schedule: Schedule) 
             "slices of a sequence attend to those before them",
             f"schedule = {schedule.name!r} slices sequences of packed documents",
             "schedule = 'one_f_one_b', or leave document_length out",
+        )
+
+
+def check_chunks(workload: Workload, plan: Plan, style: KernelStyle) -> None:
+    """Refuse attention in chunks of keys where it could not run as published.
+
+    Raises:
+        PlanError: with the rule, the values and a way out.
+    """
+    if style.attention != "chunked":
+        return
+    if plan.context_parallel > 1:
+        refuse(
+            "attention in chunks scans the keys of one rank",
+            f"attention = 'chunked' and context_parallel = {plan.context_parallel}",
+            "attention = 'flash2', or context_parallel = 1",
+        )
+    if workload.model.positions in ("relative_bias", "transformer_xl"):
+        refuse(
+            "attention in chunks adds nothing to its scores",
+            f"attention = 'chunked' and model.positions = {workload.model.positions!r}",
+            "attention = 'unfused'",
         )
 
 

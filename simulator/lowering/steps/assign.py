@@ -11,7 +11,7 @@ import functools
 from dataclasses import dataclass
 
 from simulator.remembered import hashed_once, kept
-from simulator.workload.layer_kind import DECODER_EMBEDDING, MTP_HEAD, MTP_LAYER
+from simulator.workload.layer_kind import DECODER_EMBEDDING, MTP_HEAD, MTP_LAYER, layer_kind
 
 __all__ = ["Chunk", "Chunks", "assign_layers", "by_weights", "classes_of", "ends_as_layers"]
 
@@ -171,7 +171,7 @@ def assign_layers(
         counts = list(split)
     last = chunks - 1
     ends = [sum(counts[: i + 1]) for i in range(chunks)]
-    first = next((j for j, name in enumerate(names) if name.startswith("cross ")), -1)
+    first = next((j for j, name in enumerate(names) if layer_kind(name).stack == "cross"), -1)
     plain = not any(name != "layer" for name in names)
     out = []
     for i, n in enumerate(counts):

@@ -60,6 +60,7 @@ def parts_of(cost: LayerCost, most: float) -> tuple[LayerCost, ...]:
                 frozen=Frozen(),  # a part is what a bucket has: weights that are trained
                 saved=(),
                 weights=(),
+                rows={},
             )
             for number, count in enumerate(weights)
         ]

@@ -1,9 +1,10 @@
-"""The core of attention, between queries, keys and values: a fused kernel with the copies around it, or scores in memory."""
+"""The core of attention, between queries, keys and values: a fused kernel with the copies around it, or scores in memory or in chunks."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
+from simulator.workload.blocks.attention.chunked import chunked
 from simulator.workload.blocks.attention.relative import relative_bias, transformer_xl
 from simulator.workload.blocks.attention.unfused import unfused
 from simulator.workload.builder import LayerBuilder
@@ -16,9 +17,10 @@ WITHOUT_WINDOWS = ("flash1",)
 that keeps its scores in memory, where a window is only a mask."""
 _FLASH = ("flash1", "flash2")
 _TE = ("te", "te_2024", "te_mxfp8")
-_OF_GROUPS = ("flash2", *_TE)
+_OF_GROUPS = ("flash2", *_TE, "sdpa")
 """Kernels that codes call with a key for each group of queries, whatever they do before others (Dao-AILab/flash-attention README,
-flash_attn_func of release 2; huggingface/transformers modeling_flash_attention_utils.py)."""
+flash_attn_func of release 2; huggingface/transformers modeling_flash_attention_utils.py, and integrations/sdpa_attention.py since July
+2025: enable_gqa; pytorch/torchtitan 0.3.0, models/common/attention.py, too)."""
 
 
 def core(
@@ -38,7 +40,8 @@ def core(
     tokens = k.dims[:2]
     shared = g.heads if repeats else k.dims[2]
     many = [t.view(*tokens, shared, t.dims[-1]) for t in (k, v)]
-    fused = style.attention != "unfused" and m.positions != "transformer_xl"
+    chunks = style.attention == "chunked" and m.positions not in ("relative_bias", "transformer_xl")
+    fused = style.attention not in ("unfused", "chunked") and m.positions != "transformer_xl"
     if repeats:
         k, v = many = _repeated(g, k, v, label)
     role = "operand" if own else ""
@@ -48,6 +51,8 @@ def core(
         Keep(tensor=many[1], name=f"{label}values", cheap=repeats, role=role),
     )
     with g.module("core_attn"):
+        if chunks:
+            return chunked(g, (q, k, v), operands, keys, label)
         if not fused:
             with_bias = transformer_xl if m.positions == "transformer_xl" else None
             if m.positions == "relative_bias" and own:
