@@ -25,7 +25,8 @@ def command(
         typer.Option(
             "--problem",
             metavar="P",
-            help="placement: operators on devices; pipeline: stages with replicas; synchronous: drained every step; layout: a layer.",
+            help="placement: operators on devices; pipeline: stages with replicas; synchronous: drained every step; "
+            "hybrid: with tensor degrees and recomputation; layout: a layer.",
         ),
     ] = "placement",
     planner: Annotated[
@@ -45,13 +46,14 @@ def command(
         int | None, typer.Option("--hosts", metavar="N", help="Processors that take operators, too (placement).")
     ] = None,
     memory: Annotated[
-        str | None, typer.Option("--memory", metavar="M", help="Of a device, such as '16 GB' (placement, layout).")
+        str | None,
+        typer.Option("--memory", metavar="M", help="Of a device, such as '16 GB' (placement, hybrid, layout)."),
     ] = None,
     transfers: Annotated[
         bool, typer.Option("--transfers/--no-transfers", help="Whether messages between stages count (pipelines).")
     ] = True,
     microbatches: Annotated[
-        int | None, typer.Option("--microbatches", metavar="M", help="Of a step (synchronous).")
+        int | None, typer.Option("--microbatches", metavar="M", help="Of a step (synchronous, hybrid).")
     ] = None,
     mesh: Annotated[
         str | None, typer.Option("--mesh", metavar="NAME=N,NAME=N", help="Axes and their ranks (layout).")

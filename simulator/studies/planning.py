@@ -12,6 +12,7 @@ from simulator.importers.cost_graphs import read_cost_graph
 from simulator.partition.words import read_mesh
 from simulator.planners import PLANNERS
 from simulator.planners.base import Budget, Found, Planner, Problem
+from simulator.planners.problems.hybrid import Hybrid, make_hybrid
 from simulator.planners.problems.layouts import Layouts, make_layouts
 from simulator.planners.problems.pipeline import Level, Pipeline, make_pipeline
 from simulator.planners.problems.placement import Placement, make_placement
@@ -154,7 +155,7 @@ def make_problem(name: str, of: str, asked: Asked) -> Problem[Any]:
     """Return the problem that a user names.
 
     Args:
-        name: `placement`, `pipeline`, `synchronous` or `layout`.
+        name: `placement`, `pipeline`, `synchronous`, `hybrid` or `layout`.
         of: a file of costs or a name of `workloads/graphs`; of a layout a model.
 
     Raises:
@@ -207,6 +208,21 @@ def _synchronous(of: str, asked: Asked) -> Synchronous:
     return make_synchronous(read_cost_graph(of), level, asked.microbatches, asked.transfers)
 
 
+def _hybrid(of: str, asked: Asked) -> Hybrid:
+    if len(asked.devices) > 1 or len(asked.bandwidths) > 1:
+        raise SpecError(
+            "stages with tensor parallelism have devices of one kind that reach each other alike: --devices N, --bandwidth B. "
+            "Way out: --problem pipeline for levels of a network"
+        )
+    return make_hybrid(
+        read_cost_graph(of),
+        devices=asked.devices[0] if asked.devices else None,
+        memory=asked.memory,
+        bandwidth=asked.bandwidths[0] if asked.bandwidths else None,
+        microbatches=asked.microbatches,
+    )
+
+
 def _layout(of: str, asked: Asked) -> Layouts:
     """The kind of layer that a model has most of."""
     model = model_named(of)
@@ -224,6 +240,7 @@ _MAKERS: dict[str, tuple[frozenset[str], Callable[[str, Asked], Problem[Any]]]] 
     Placement.name: (frozenset(("devices", "bandwidths", "hosts", "memory")), _placement),
     Pipeline.name: (frozenset(("devices", "bandwidths", "transfers")), _pipeline),
     Synchronous.name: (frozenset(("devices", "bandwidths", "transfers", "microbatches")), _synchronous),
+    Hybrid.name: (frozenset(("devices", "bandwidths", "memory", "microbatches")), _hybrid),
     Layouts.name: (frozenset(("mesh", "batch", "memory")), _layout),
 }
 """Problem -> what may be said of it, and who makes it."""
