@@ -26,7 +26,7 @@ def command(
             "--problem",
             metavar="P",
             help="placement: operators on devices; pipeline: stages with replicas; synchronous: drained every step; "
-            "hybrid: with tensor degrees and recomputation; layout: a layer.",
+            "drained: the same, gradients reduced at its end; hybrid: with tensor degrees and recomputation; layout: a layer.",
         ),
     ] = "placement",
     planner: Annotated[
@@ -53,7 +53,7 @@ def command(
         bool, typer.Option("--transfers/--no-transfers", help="Whether messages between stages count (pipelines).")
     ] = True,
     microbatches: Annotated[
-        int | None, typer.Option("--microbatches", metavar="M", help="Of a step (synchronous, hybrid).")
+        int | None, typer.Option("--microbatches", metavar="M", help="Of a step (synchronous, drained, hybrid).")
     ] = None,
     mesh: Annotated[
         str | None, typer.Option("--mesh", metavar="NAME=N,NAME=N", help="Axes and their ranks (layout).")

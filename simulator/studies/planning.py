@@ -12,6 +12,7 @@ from simulator.importers.cost_graphs import read_cost_graph
 from simulator.partition.words import read_mesh
 from simulator.planners import PLANNERS
 from simulator.planners.base import Budget, Found, Planner, Problem
+from simulator.planners.problems.drained import Drained, make_drained
 from simulator.planners.problems.hybrid import Hybrid, make_hybrid
 from simulator.planners.problems.layouts import Layouts, make_layouts
 from simulator.planners.problems.pipeline import Level, Pipeline, make_pipeline
@@ -155,7 +156,7 @@ def make_problem(name: str, of: str, asked: Asked) -> Problem[Any]:
     """Return the problem that a user names.
 
     Args:
-        name: `placement`, `pipeline`, `synchronous`, `hybrid` or `layout`.
+        name: `placement`, `pipeline`, `synchronous`, `drained`, `hybrid` or `layout`.
         of: a file of costs or a name of `workloads/graphs`; of a layout a model.
 
     Raises:
@@ -188,14 +189,24 @@ def _placement(of: str, asked: Asked) -> Placement:
     )
 
 
-def _pipeline(of: str, asked: Asked) -> Pipeline:
+def _levels(asked: Asked, more: str = "") -> tuple[Level, ...]:
     if not asked.devices or len(asked.devices) != len(asked.bandwidths):
         raise SpecError(
             "a pipeline needs how many meet at each level of the network, and at which bandwidth, the lowest level first, got "
-            f"{len(asked.devices)} and {len(asked.bandwidths)} levels. Way out: --devices 4,4 --bandwidth '1 GB/s,1.25 GB/s'"
+            f"{len(asked.devices)} and {len(asked.bandwidths)} levels. Way out: --devices 4,4 --bandwidth '1 GB/s,1.25 GB/s'{more}"
         )
-    levels = tuple(Level(*pair) for pair in zip(asked.devices, asked.bandwidths, strict=True))
-    return make_pipeline(read_cost_graph(of), levels, asked.transfers)
+    return tuple(Level(*pair) for pair in zip(asked.devices, asked.bandwidths, strict=True))
+
+
+def _pipeline(of: str, asked: Asked) -> Pipeline:
+    return make_pipeline(read_cost_graph(of), _levels(asked), asked.transfers)
+
+
+def _drained(of: str, asked: Asked) -> Drained:
+    levels = _levels(asked, " --microbatches 16")
+    if asked.microbatches is None:
+        raise SpecError("a pipeline that drains needs the microbatches of a step. Way out: --microbatches 16")
+    return make_drained(read_cost_graph(of), levels, asked.microbatches, asked.transfers)
 
 
 def _synchronous(of: str, asked: Asked) -> Synchronous:
@@ -240,6 +251,7 @@ _MAKERS: dict[str, tuple[frozenset[str], Callable[[str, Asked], Problem[Any]]]] 
     Placement.name: (frozenset(("devices", "bandwidths", "hosts", "memory")), _placement),
     Pipeline.name: (frozenset(("devices", "bandwidths", "transfers")), _pipeline),
     Synchronous.name: (frozenset(("devices", "bandwidths", "transfers", "microbatches")), _synchronous),
+    Drained.name: (frozenset(("devices", "bandwidths", "transfers", "microbatches")), _drained),
     Hybrid.name: (frozenset(("devices", "bandwidths", "memory", "microbatches")), _hybrid),
     Layouts.name: (frozenset(("mesh", "batch", "memory")), _layout),
 }

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from simulator.errors import PlanError
 from simulator.planners.base import Planner, Problem
+from simulator.planners.problems.drained import Drained
 from simulator.planners.problems.hybrid import Hybrid, make_hybrid
 from simulator.planners.problems.layouts import Layouts
 from simulator.planners.problems.pipeline import Level, Pipeline, make_pipeline
@@ -77,6 +79,13 @@ def _drained(one: Pipeline, microbatches: int) -> Synchronous:
     return Synchronous(graph=one.graph, levels=one.levels[:1], transfers=one.transfers, microbatches=microbatches)
 
 
+def _reduced_at_the_end(one: Pipeline, microbatches: int) -> Drained:
+    """The same graph and network with a flush, gradients reduced at its end."""
+    backward = tuple(replace(node, backward=node.forward * 1.7) for node in one.graph.nodes)
+    graph = CostGraph(name=one.graph.name, nodes=backward, edges=one.graph.edges)
+    return Drained(graph=graph, levels=one.levels, transfers=one.transfers, microbatches=microbatches)
+
+
 def small_layouts(seed: int) -> Layouts:
     """Return choices of some operations, with a limit of memory every other time, drawn at random."""
     random = np.random.default_rng(seed)
@@ -129,6 +138,7 @@ SMALL_PROBLEMS: dict[type[Problem[Any]], Callable[[int], Problem[Any]]] = {
     Placement: lambda seed: make_placement(small_graph(seed)),
     Pipeline: small_pipeline,
     Synchronous: lambda seed: _drained(small_pipeline(seed), 1 + seed % 5),
+    Drained: lambda seed: _reduced_at_the_end(small_pipeline(seed), 1 + seed % 5),
     Layouts: small_layouts,
     Hybrid: small_hybrid,
 }

@@ -91,7 +91,7 @@ def test_what_is_wrong_is_said_with_its_place(tmp_path: Path) -> None:
         with pytest.raises(SpecError) as raised:
             read_cost_graph(tmp_path / name)
         assert said in str(raised.value)
-    with pytest.raises(UnknownNameError, match="Did you mean 'vgg16'"):
+    with pytest.raises(UnknownNameError, match="Did you mean 'vgg19'"):
         read_cost_graph("vgg")
 
 

@@ -75,6 +75,7 @@ class Pipeline(Problem[tuple[Stage, ...]]):
     transfers: bool = True
     name: ClassVar[str] = "pipeline"
     objective: ClassVar[str] = "time per minibatch"
+    drains: ClassVar[bool] = False
 
     @cached_property
     def states(self) -> NDArray[np.bool_]:
