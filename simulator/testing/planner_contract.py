@@ -17,7 +17,7 @@ from simulator.errors import PlanError
 from simulator.planners.base import Planner, Problem
 from simulator.planners.problems.drained import Drained
 from simulator.planners.problems.hybrid import Hybrid, make_hybrid
-from simulator.planners.problems.layouts import Layouts
+from simulator.planners.problems.layouts import Along, Layouts
 from simulator.planners.problems.pipeline import Level, Pipeline, make_pipeline
 from simulator.planners.problems.placement import Placement, make_placement
 from simulator.planners.problems.synchronous import Synchronous
@@ -94,7 +94,7 @@ def small_layouts(seed: int) -> Layouts:
     held = tuple(random.uniform(0, 9, size) for size in sizes)
     return Layouts(
         names=tuple(f"op {number}" for number in range(len(sizes))),
-        labels=tuple(tuple((str(choice),) for choice in range(size)) for size in sizes),
+        divides=tuple(tuple((Along("axis", str(choice)),) for choice in range(size)) for size in sizes),
         costs=tuple(random.integers(0, 9, size).astype(float) for size in sizes),
         held=held,
         edges={(a, b): random.integers(0, 9, (sizes[a], sizes[b])).astype(float) for a, b in pairs},

@@ -29,7 +29,7 @@ from simulator.report.table import Section, Table
 from simulator.units import show
 from simulator.workload.graph import Dim, Exchange, HostWait, Kernel, LayerGraph, Lookup, Op, Tensor, count
 
-__all__ = ["Choices", "Layouts", "make_layouts"]
+__all__ = ["Along", "Choices", "Layouts", "make_layouts"]
 
 Choices = tuple[int, ...]
 """Number of the choice of each operation."""
@@ -39,13 +39,24 @@ _MOST_CHOICES = 2_000
 """Of one operation; tables of two operations have its square."""
 
 
+class Along(NamedTuple):
+    """What a mesh axis divides.
+
+    Args:
+        axis, dimension: their names.
+    """
+
+    axis: str
+    dimension: str
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Layouts(Problem[Choices]):
     """A choice for every operation.
 
     Args:
         names: of the operations.
-        labels: per operation and choice: what lies on each axis.
+        divides: per operation and choice: what each mesh axis divides.
         costs: per operation, (choices,) B moved over all ranks.
         held: per operation, (choices,) B that a rank holds of its weights and of what it makes.
         edges: pair of operations, the lower number first -> (choices, choices) B moved between them.
@@ -54,7 +65,7 @@ class Layouts(Problem[Choices]):
     """
 
     names: tuple[str, ...]
-    labels: tuple[tuple[tuple[str, ...], ...], ...]
+    divides: tuple[tuple[tuple[Along, ...], ...], ...]
     costs: tuple[NDArray[np.float64], ...]
     held: tuple[NDArray[np.float64], ...]
     edges: Mapping[tuple[int, int], NDArray[np.float64]]
@@ -63,6 +74,11 @@ class Layouts(Problem[Choices]):
     name: ClassVar[str] = "layout"
     unit: ClassVar[str] = "B"
     objective: ClassVar[str] = "moved in a step"
+
+    @property
+    def labels(self) -> tuple[tuple[tuple[str, ...], ...], ...]:
+        """`divides` in words."""
+        return tuple(tuple(tuple(":".join(one) for one in choice) for choice in choices) for choices in self.divides)
 
     @property
     def lower_bound(self) -> float:
@@ -187,7 +203,7 @@ def make_layouts(graph: LayerGraph, mesh: Mesh, memory: float = math.inf) -> Lay
         add(makers[last.name], 0, last.name, op)
     return Layouts(
         names=tuple(node.name for node in nodes),
-        labels=tuple(tuple(tuple(f"{a}:{d.name}" for a, d in one.items()) for one in node.alongs) for node in nodes),
+        divides=tuple(tuple(tuple(Along(a, d.name) for a, d in one.items()) for one in node.alongs) for node in nodes),
         costs=tuple(node.cost for node in nodes),
         held=tuple(node.held for node in nodes),
         edges=edges,
