@@ -32,6 +32,7 @@ EXAMPLES = {
         "dtsim plan vgg16 --problem synchronous --devices 8 --bandwidth '1 GB/s' --microbatches 8",
         "dtsim plan gpt2_124m --problem layout --mesh tensor=8 --batch 2",
         "dtsim plan vgg19 --problem drained --devices 8,2 --bandwidth '25 GB/s,3 GB/s' --microbatches 64",
+        "dtsim plan gpt2_124m --problem meshes --cluster dgx_a100 --devices 4 --batch 16 --microbatches 4",
         "dtsim plan bert32a100 --problem hybrid --devices 64 --memory '8 GiB' --bandwidth '25 GiB/s'",
         "dtsim plan vgg16 --problem pipeline --devices 4,4 --bandwidth '1 GB/s,1.25 GB/s'",
     ),

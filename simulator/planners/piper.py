@@ -9,7 +9,6 @@ run once more with what no choice goes below, which bounds every pipeline.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -17,8 +16,8 @@ from numpy.typing import NDArray
 
 from simulator.planners.base import Oracle, Planner
 from simulator.planners.equal_stages import equal_pipelines
-from simulator.planners.problems.hybrid import Hybrid, HybridStage, Stages
-from simulator.planners.way_choice import Steps, choose, steps_to_fit
+from simulator.planners.problems.hybrid import Hybrid, Stages
+from simulator.planners.stage_table import StageTable
 
 __all__ = ["Piper"]
 
@@ -40,76 +39,16 @@ class Piper(Planner[Stages]):
         if not problem.degrees:
             return None
         known = oracle.best[0] if oracle.best else np.inf
-        table = _Table(problem, known)
+        table = StageTable(problem, known)
         oracle.priced(table.priced)
         pace = _least(table, table.seconds, known, oracle)
         if pace is not None:
             oracle.cost(_stages(table, _fronts(table, table.seconds, pace)))
-        if oracle.over:
+        if oracle.over or problem.drains:
             return None
         best = oracle.best[0] if oracle.best else np.inf
         below = _least(table, table.bounds, best, oracle)
         return best if below is None or oracle.over else min(below, best)
-
-
-@dataclass(frozen=True, eq=False)
-class _Options:
-    """Stages between two ideals that a pace allows: their replicas, devices, and most microbatches in flight."""
-
-    replicas: Whole
-    devices: Whole
-    flying: Whole
-    degrees: Whole
-
-
-class _Table:
-    """Seconds of all stages that may be quicker than what is known.
-
-    Attributes:
-        pairs: (pairs, 2) ideals between which stages lie.
-        rows: per degrees of the problem: the pairs that are kept.
-        seconds, bounds: per degrees: (microbatches in flight, rows) s with the ways chosen, and a bound under every choice; neither falls.
-        priced: knapsacks.
-    """
-
-    def __init__(self, problem: Hybrid, known: float) -> None:
-        self.problem = problem
-        self.pairs = np.argwhere(problem.inside)
-        self.members = problem.states[self.pairs[:, 1]] & ~problem.states[self.pairs[:, 0]]
-        self.rows: list[Whole] = []
-        self.seconds: list[Numbers] = []
-        self.bounds: list[Numbers] = []
-        self.priced = 0
-        for tensor, replicas in problem.degrees:
-            seconds = problem.node_seconds(tensor, replicas, self.members)
-            rows = np.flatnonzero(seconds.min(axis=-1).sum(axis=-1) <= known)
-            above, below = self._in_flight(tensor, replicas, rows, seconds[rows])
-            self.rows.append(rows)
-            self.seconds.append(np.minimum.accumulate(above[::-1])[::-1])
-            self.bounds.append(below)
-
-    def _in_flight(self, tensor: int, replicas: int, rows: Whole, seconds: Numbers) -> tuple[Numbers, Numbers]:
-        """(microbatches in flight, rows) of stages, until nothing fits."""
-        most = -(-self.problem.most_replicas // replicas)
-        above, below = [], []
-        left = np.arange(len(rows))
-        for flying in range(1, most + 1):
-            if not len(left):
-                break
-            one, bound = np.full(len(rows), np.inf), np.full(len(rows), np.inf)
-            _, one[left], bound[left] = self.steps(tensor, rows[left], seconds[left], flying).taken(self.problem.memory)
-            self.priced += len(left)
-            left = np.flatnonzero(np.isfinite(one))
-            above.append(one)
-            below.append(bound)
-        nothing = np.zeros((0, len(rows)))
-        return (np.stack(above), np.stack(below)) if above else (nothing, nothing)
-
-    def steps(self, tensor: int, rows: Whole, seconds: Numbers, flying: int) -> Steps:
-        """Return the steps of the stages of some pairs with so many microbatches in flight."""
-        ways = self.problem.ways[tensor]
-        needs = np.where(self.members[rows][..., None], ways.kept * flying + ways.held, 0.0)
-        return steps_to_fit(seconds, needs)
 
 
 class _Front(NamedTuple):
@@ -122,7 +61,7 @@ class _Front(NamedTuple):
     degrees: Whole
 
 
-def _least(table: _Table, seconds: list[Numbers], known: float, oracle: Oracle[Stages]) -> float | None:
+def _least(table: StageTable, seconds: list[Numbers], known: float, oracle: Oracle[Stages]) -> float | None:
     """The least pace below what is known with which there is a pipeline."""
     paces = np.unique(np.concatenate([one[one < known] for one in seconds] or [np.zeros(0)]))
     paces = paces[np.isfinite(paces)]
@@ -137,7 +76,7 @@ def _least(table: _Table, seconds: list[Numbers], known: float, oracle: Oracle[S
     return found
 
 
-def _fronts(table: _Table, seconds: list[Numbers], pace: float) -> list[_Front]:
+def _fronts(table: StageTable, seconds: list[Numbers], pace: float) -> list[_Front]:
     """Per ideal: the front of pipelines that begin there, no stage of which exceeds a pace."""
     problem = table.problem
     flying = [(one <= pace).sum(axis=0) for one in seconds]
@@ -174,7 +113,7 @@ def _fronts(table: _Table, seconds: list[Numbers], pace: float) -> list[_Front]:
     return fronts
 
 
-def _stages(table: _Table, fronts: list[_Front]) -> Stages:
+def _stages(table: StageTable, fronts: list[_Front]) -> Stages:
     """A pipeline of the least devices."""
     problem = table.problem
     state, place, found = 0, int(fronts[0].devices.argmin()), []
@@ -182,16 +121,7 @@ def _stages(table: _Table, fronts: list[_Front]) -> Stages:
     while state != len(problem.states) - 1:
         front = fronts[state]
         end, degrees = int(front.end[place]), int(front.degrees[place])
-        tensor, replicas = problem.degrees[degrees]
-        rows = np.array([numbers[state, end]])
-        seconds = table.seconds[degrees][:, np.searchsorted(table.rows[degrees], rows[0])]
-        flying = -(-int(front.replicas[place]) // replicas)
-        flying = int((seconds <= seconds[flying - 1]).sum())  # a choice that fits more in flight may be quicker
-        steps = table.steps(tensor, rows, problem.node_seconds(tensor, replicas, table.members[rows]), flying)
-        ways = choose(steps, 0, int(steps.taken(problem.memory)[0][0]))
-        nodes = np.flatnonzero(table.members[rows[0]])
-        found.append(
-            HybridStage(end, tensor, replicas, tuple(problem.ways[tensor].numbers[nodes, ways[nodes]].tolist()))
-        )
+        flying = -(-int(front.replicas[place]) // problem.degrees[degrees][1])
+        found.append(table.stage(degrees, numbers[state, end], flying))
         state, place = end, int(front.place[place])
     return tuple(found)

@@ -15,12 +15,14 @@ from simulator.planners.base import Budget, Found, Planner, Problem
 from simulator.planners.problems.drained import Drained, make_drained
 from simulator.planners.problems.hybrid import Hybrid, make_hybrid
 from simulator.planners.problems.layouts import Layouts, make_layouts
+from simulator.planners.problems.meshes import Meshes
 from simulator.planners.problems.pipeline import Level, Pipeline, make_pipeline
 from simulator.planners.problems.placement import Placement, make_placement
 from simulator.planners.problems.synchronous import Synchronous, make_synchronous
 from simulator.report.table import Section, Table, percent
 from simulator.studies.layout_figures import model_blocks
 from simulator.studies.layout_question import model_named
+from simulator.studies.model_ways import make_meshes
 from simulator.units import show
 
 __all__ = ["ALL", "Asked", "Planned", "chosen_planners", "make_problem", "plan"]
@@ -42,6 +44,7 @@ class Asked:
         microbatches: of a step.
         mesh: axes and their ranks, such as "tensor=8".
         batch: sequences.
+        cluster: its name.
     """
 
     devices: tuple[int, ...] = ()
@@ -52,6 +55,7 @@ class Asked:
     microbatches: int | None = None
     mesh: str | None = None
     batch: int | None = None
+    cluster: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -156,8 +160,8 @@ def make_problem(name: str, of: str, asked: Asked) -> Problem[Any]:
     """Return the problem that a user names.
 
     Args:
-        name: `placement`, `pipeline`, `synchronous`, `drained`, `hybrid` or `layout`.
-        of: a file of costs or a name of `workloads/graphs`; of a layout a model.
+        name: `placement`, `pipeline`, `synchronous`, `drained`, `hybrid`, `meshes` or `layout`.
+        of: a file of costs or a name of `workloads/graphs`; of meshes and of a layout a model.
 
     Raises:
         SpecError: what is said of the machine has no meaning for the problem, or lacks.
@@ -234,6 +238,22 @@ def _hybrid(of: str, asked: Asked) -> Hybrid:
     )
 
 
+def _on_meshes(of: str, asked: Asked) -> Meshes:
+    if len(asked.devices) != 1 or None in (asked.cluster, asked.batch, asked.microbatches):
+        raise SpecError(
+            "stages on meshes need a cluster, how many of its GPUs, the sequences of a step and its microbatches. "
+            "Way out: --cluster dgx_a100 --devices 8 --batch 32 --microbatches 4"
+        )
+    batch, microbatches = asked.batch or 0, asked.microbatches or 0
+    if batch < 1 or microbatches < 1 or batch % microbatches:
+        raise SpecError(
+            f"microbatches share the sequences of a step evenly, got --batch {batch} --microbatches {microbatches}"
+        )
+    return make_meshes(
+        model_named(of), asked.cluster or "", asked.devices[0], batch // microbatches, microbatches, asked.memory
+    )
+
+
 def _layout(of: str, asked: Asked) -> Layouts:
     """The kind of layer that a model has most of."""
     model = model_named(of)
@@ -253,6 +273,7 @@ _MAKERS: dict[str, tuple[frozenset[str], Callable[[str, Asked], Problem[Any]]]] 
     Synchronous.name: (frozenset(("devices", "bandwidths", "transfers", "microbatches")), _synchronous),
     Drained.name: (frozenset(("devices", "bandwidths", "transfers", "microbatches")), _drained),
     Hybrid.name: (frozenset(("devices", "bandwidths", "memory", "microbatches")), _hybrid),
+    Meshes.name: (frozenset(("cluster", "devices", "memory", "batch", "microbatches")), _on_meshes),
     Layouts.name: (frozenset(("mesh", "batch", "memory")), _layout),
 }
 """Problem -> what may be said of it, and who makes it."""
@@ -265,6 +286,7 @@ _OPTIONS = {
     "microbatches": "--microbatches",
     "mesh": "--mesh",
     "batch": "--batch",
+    "cluster": "--cluster",
 }
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from simulator.planners.base import Planner, Problem
 from simulator.planners.problems.drained import Drained
 from simulator.planners.problems.hybrid import Hybrid, make_hybrid
 from simulator.planners.problems.layouts import Along, Layouts
+from simulator.planners.problems.meshes import Meshes
 from simulator.planners.problems.pipeline import Level, Pipeline, make_pipeline
 from simulator.planners.problems.placement import Placement, make_placement
 from simulator.planners.problems.synchronous import Synchronous
@@ -97,6 +98,7 @@ def small_layouts(seed: int) -> Layouts:
         divides=tuple(tuple((Along("axis", str(choice)),) for choice in range(size)) for size in sizes),
         costs=tuple(random.integers(0, 9, size).astype(float) for size in sizes),
         held=held,
+        weights=tuple(np.zeros(size) for size in sizes),
         edges={(a, b): random.integers(0, 9, (sizes[a], sizes[b])).astype(float) for a, b in pairs},
         memory=math.inf if seed % 2 else float(sum(one.mean() for one in held)),
     )
@@ -134,6 +136,11 @@ def small_hybrid(seed: int) -> Hybrid:
     )
 
 
+def _on_meshes(one: Hybrid) -> Meshes:
+    """The same graph and machine with a flush."""
+    return Meshes(**{field.name: getattr(one, field.name) for field in fields(one)})
+
+
 SMALL_PROBLEMS: dict[type[Problem[Any]], Callable[[int], Problem[Any]]] = {
     Placement: lambda seed: make_placement(small_graph(seed)),
     Pipeline: small_pipeline,
@@ -141,6 +148,7 @@ SMALL_PROBLEMS: dict[type[Problem[Any]], Callable[[int], Problem[Any]]] = {
     Drained: lambda seed: _reduced_at_the_end(small_pipeline(seed), 1 + seed % 5),
     Layouts: small_layouts,
     Hybrid: small_hybrid,
+    Meshes: lambda seed: _on_meshes(small_hybrid(seed)),
 }
 """Kind of problem -> a small one by its seed."""
 

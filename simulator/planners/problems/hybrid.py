@@ -90,6 +90,7 @@ class Hybrid(Problem[Stages]):
     microbatches: int
     name: ClassVar[str] = "hybrid"
     objective: ClassVar[str] = "time per microbatch"
+    drains: ClassVar[bool] = False
 
     @cached_property
     def states(self) -> NDArray[np.bool_]:
@@ -190,7 +191,8 @@ class Hybrid(Problem[Stages]):
     def in_flight(self, plan: Stages) -> list[int]:
         """Microbatches that each stage keeps."""
         behind = itertools.accumulate(stage.replicas for stage in reversed(plan))
-        return [-(-s // stage.replicas) for s, stage in zip(reversed(list(behind)), plan, strict=True)]
+        pairs = zip(reversed(list(behind)), plan, strict=True)
+        return [min(-(-s // stage.replicas), self.microbatches) for s, stage in pairs]
 
     def figures(self, plan: Stages) -> list[tuple[float, float]]:
         """(s per microbatch, B that a device holds) of every stage."""
@@ -270,7 +272,7 @@ class Hybrid(Problem[Stages]):
             degrees = f"{stage.tensor} x {stage.replicas}"
             numbers = show(seconds, "s"), str(flying), show(held, "B")
             kinds = self._kinds(stage, begin)
-            said = ", ".join(f"{count} {kind or 'of no name'}" for kind, count in kinds.items())
+            said = "; ".join(f"{count}: {kind or 'as it is'}" for kind, count in kinds.items())
             rows.append((str(number), str(len(stage.ways)), degrees, *numbers, said))
             begin = self.states[stage.end]
         used = sum(stage.tensor * stage.replicas for stage in plan)

@@ -59,6 +59,7 @@ class Layouts(Problem[Choices]):
         divides: per operation and choice: what each mesh axis divides.
         costs: per operation, (choices,) B moved over all ranks.
         held: per operation, (choices,) B that a rank holds of its weights and of what it makes.
+        weights: per operation, (choices,) B of these that are weights.
         edges: pair of operations, the lower number first -> (choices, choices) B moved between them.
         memory: B of a rank; infinite = not asked.
         coarser: the same without the last mesh axis; None where there is one.
@@ -68,6 +69,7 @@ class Layouts(Problem[Choices]):
     divides: tuple[tuple[tuple[Along, ...], ...], ...]
     costs: tuple[NDArray[np.float64], ...]
     held: tuple[NDArray[np.float64], ...]
+    weights: tuple[NDArray[np.float64], ...]
     edges: Mapping[tuple[int, int], NDArray[np.float64]]
     memory: float = math.inf
     coarser: Layouts | None = None
@@ -159,6 +161,7 @@ class _Node:
     read: tuple[dict[str, _Read], ...]
     cost: NDArray[np.float64]
     held: NDArray[np.float64]
+    weights: NDArray[np.float64]
 
 
 def make_layouts(graph: LayerGraph, mesh: Mesh, memory: float = math.inf) -> Layouts:
@@ -206,6 +209,7 @@ def make_layouts(graph: LayerGraph, mesh: Mesh, memory: float = math.inf) -> Lay
         divides=tuple(tuple(tuple(Along(a, d.name) for a, d in one.items()) for one in node.alongs) for node in nodes),
         costs=tuple(node.cost for node in nodes),
         held=tuple(node.held for node in nodes),
+        weights=tuple(node.weights for node in nodes),
         edges=edges,
         memory=memory,
         coarser=make_layouts(graph, mesh[:-1]) if len(mesh) > 1 else None,
@@ -218,7 +222,7 @@ def _input(graph: LayerGraph, mesh: Mesh) -> _Node:
     alongs = _alongs(tensor.dims, lambda along: _fits(tensor, _shards(tensor, along), mesh), mesh, "input")
     made = tuple({tensor.name: _shards(tensor, along)} for along in alongs)
     nothing = np.zeros(len(alongs))
-    return _Node("input", alongs, made, tuple({} for _ in alongs), nothing, nothing)
+    return _Node("input", alongs, made, tuple({} for _ in alongs), nothing, nothing, nothing)
 
 
 def _node(op: Op, graph: LayerGraph, mesh: Mesh) -> _Node:
@@ -236,18 +240,20 @@ def _node(op: Op, graph: LayerGraph, mesh: Mesh) -> _Node:
     alongs = _alongs(tuple(d for d in running_dims(op) if d.name not in reduced), works, mesh, op.label)
     costs: list[float] = []
     held: list[float] = []
+    weights: list[float] = []
     made: list[dict[str, Placements]] = []
     read: list[dict[str, _Read]] = []
     for along in alongs:
         operands = found[_key(along)]
         own = [o for o in operands if o.role == "weight"]
         costs.append(sum(boxing_bytes(o.tensor, _gradient(o, along), o.used, mesh) for o in own))
-        shapes = [(o.tensor, o.used_shape) for o in operands if o.role in ("weight", "output")]
-        held.append(math.fsum(count(shape) * tensor.element for tensor, shape in shapes))
+        sizes = [(o.role, count(o.used_shape) * o.tensor.element) for o in operands if o.role in ("weight", "output")]
+        held.append(math.fsum(size for _, size in sizes))
+        weights.append(math.fsum(size for role, size in sizes if role == "weight"))
         made.append({o.tensor.name: dict(o.used) for o in operands if o.role == "output"})
         seen = [o for o in operands if o.role == "input" and not isinstance(op, Lookup)]
         read.append({o.tensor.name: _Read(o.tensor, o.used, _gradient(o, along)) for o in seen})
-    return _Node(op.label, alongs, tuple(made), tuple(read), np.array(costs), np.array(held))
+    return _Node(op.label, alongs, tuple(made), tuple(read), np.array(costs), np.array(held), np.array(weights))
 
 
 def _brought(op: Op, made: Placements, read: _Read, mesh: Mesh) -> float:
