@@ -209,7 +209,8 @@ for devices in (2, 3, 4):
     rows, any_way = (PLANNERS.get(name).solve(fewer).cost for name in ("ideals", "local_search"))
     print(f"2. {devices} devices: in a row {rows * 1e3:.2f} ms, local search {any_way * 1e3:.2f} ms")
 print(
-    "3. of those on BERT the integer programme alone: its solver keeps a bound; ideals prove the best of contiguous placements, which is another question"
+    "3. of those on BERT the integer programme alone: its solver keeps a bound; "
+    "ideals prove the best of contiguous placements, which is another question"
 )
 gap = found["integer"].gap
 assert gap is not None
