@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.planners.base import Oracle, Planner
+from simulator.planners.equal_stages import equal_pipelines
 from simulator.planners.problems.hybrid import Stages
 from simulator.planners.problems.meshes import Meshes
 from simulator.planners.stage_table import StageTable
@@ -34,7 +35,9 @@ class AlpaMeshes(Planner[Stages]):
         """See `Planner.plan`."""
         if not problem.degrees:
             return None
-        table = StageTable(problem, np.inf)
+        for equal in equal_pipelines(problem):
+            oracle.cost(equal)
+        table = StageTable(problem, (oracle.best[0] if oracle.best else np.inf) / problem.microbatches)
         oracle.priced(table.priced)
 
         def priced(sums: _Sums, slowest: float) -> float:
@@ -43,8 +46,10 @@ class AlpaMeshes(Planner[Stages]):
         def below(sums: _Sums, slowest: float) -> float:
             return sums.least + (problem.microbatches - 1) * slowest
 
-        _search(table, table.seconds, oracle, np.inf, priced)
-        return _search(table, table.bounds, oracle, oracle.best[0] if oracle.best else np.inf, below)
+        for seconds, step in ((table.seconds, priced), (table.bounds, below)):
+            best = oracle.best[0] if oracle.best else np.inf
+            found = _search(table, seconds, oracle, best, step)
+        return best if found is None and not oracle.over else found
 
 
 def _search(
@@ -56,7 +61,7 @@ def _search(
 ) -> float | None:
     """The least step over all times of the slowest stage; None where there is none or the budget ended before."""
     others = table.problem.microbatches - 1
-    times = np.unique(np.concatenate([one[np.isfinite(one)] for one in seconds]))
+    times = np.unique(np.concatenate([one[one < known] for one in seconds]))
     least = _Sums(table, seconds, np.inf).least
     if not np.isfinite(least):
         return None

@@ -42,14 +42,28 @@ class StageTable:
 
     def _in_flight(self, tensor: int, replicas: int, rows: Whole, seconds: Numbers) -> tuple[Numbers, Numbers]:
         """(microbatches in flight, rows) of stages, until nothing fits."""
-        most = -(-self.problem.most_replicas // replicas)
-        above, below = [], []
+        problem, ways = self.problem, self.problem.ways[tensor]
+        most = -(-problem.most_replicas // replicas)
+        above: list[Numbers] = []
+        below: list[Numbers] = []
+        quickest = seconds.argmin(axis=-1)
+        place = np.arange(seconds.shape[1]), quickest
+        fast = np.take_along_axis(seconds, quickest[..., None], axis=-1)[..., 0].sum(axis=1)
+        kept, held = (np.where(self.members[rows], one[place], 0.0).sum(axis=1) for one in (ways.kept, ways.held))
         left = np.arange(len(rows))
         for flying in range(1, most + 1):
             if not len(left):
                 break
+            if flying > problem.microbatches:  # no more are in flight
+                above.append(above[-1])
+                below.append(below[-1])
+                continue
             one, bound = np.full(len(rows), np.inf), np.full(len(rows), np.inf)
-            _, one[left], bound[left] = self.steps(tensor, rows[left], seconds[left], flying).taken(self.problem.memory)
+            fits = kept[left] * flying + held[left] <= problem.memory
+            one[left[fits]] = bound[left[fits]] = fast[left[fits]]
+            some = left[~fits]
+            if len(some):
+                _, one[some], bound[some] = self.steps(tensor, rows[some], seconds[some], flying).taken(problem.memory)
             self.priced += len(left)
             left = np.flatnonzero(np.isfinite(one))
             above.append(one)

@@ -128,7 +128,13 @@ def _ways(block: Block, size: float, cluster: str, devices: int, microbatches: i
                     scatters=(0.0,),
                 )
                 found[way.kind, way.tensor] = way
-    return tuple(found.values())
+    return tuple(way for way in found.values() if not any(_beats(other, way) for other in found.values()))
+
+
+def _beats(one: CostWay, other: CostWay) -> bool:
+    """Whether a way on as many GPUs is no worse in anything and better in something."""
+    ours, theirs = ((way.seconds, way.kept, way.held) for way in (one, other))
+    return one.tensor == other.tensor and ours != theirs and all(a <= b for a, b in zip(ours, theirs, strict=True))
 
 
 class _Division(NamedTuple):

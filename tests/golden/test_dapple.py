@@ -26,7 +26,8 @@ RATIOS = {
 }
 
 
-@pytest.mark.parametrize("graph", [pytest.param(name, marks=[pytest.mark.slow] * (name != "vgg19")) for name in RATIOS])
+@pytest.mark.slow
+@pytest.mark.parametrize("graph", list(RATIOS))
 def test_plans_for_what_drains_are_quicker_than_pipedreams(graph: str) -> None:
     """Published: up to 3.23."""
     for microbatches, ratio in zip((4, 16, 64), RATIOS[graph], strict=True):

@@ -30,7 +30,7 @@ def problem(gibibytes: int, devices: int) -> Hybrid:
 
 @pytest.mark.parametrize(
     ("gibibytes", "devices"),
-    [pytest.param(*key, marks=[pytest.mark.slow] * (key[1] > 64)) for key in PACES],
+    [pytest.param(*key, marks=[pytest.mark.slow] * (key != (2, 64))) for key in PACES],
 )
 def test_the_published_paces(gibibytes: int, devices: int) -> None:
     """Both to the digits that the authors' code prints, and proven to be near the best."""
@@ -44,7 +44,7 @@ def test_the_published_paces(gibibytes: int, devices: int) -> None:
 
 
 def test_fewer_microbatches_are_in_flight_on_later_stages() -> None:
-    one = problem(8, 64)
+    one = problem(8, 16)
     plan = PLANNERS.get("piper").solve(one).plan
     flying = one.in_flight(plan)
     behind = [sum(stage.replicas for stage in plan[number:]) for number in range(len(plan))]
