@@ -48,6 +48,8 @@ def test_a_file_is_read_where_it_lies(tmp_path: Path) -> None:
     lists = b"n -- Split -- forward_compute_time=1.0, backward_compute_time=0.5, activation_size=[4.0; 6.0], parameter_size=0.0\n"
     (tmp_path / "lists.txt").write_bytes(lists)
     assert [node.activation for node in read_cost_graph(tmp_path / "lists.txt").nodes] == [10.0]
+    (tmp_path / "spaces.txt").write_bytes(lists + lists.replace(b"n --", b"m --") + b"  n -- m\n")
+    assert [(edge.source, edge.target) for edge in read_cost_graph(tmp_path / "spaces.txt").edges] == [(0, 1)]
 
 
 def test_what_is_wrong_is_said_with_its_place(tmp_path: Path) -> None:
