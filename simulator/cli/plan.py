@@ -17,7 +17,7 @@ def command(
         str,
         typer.Argument(
             metavar="GRAPH|MODEL",
-            help="A graph of costs (workloads/graphs), or a file as these are; of a layout a model.",
+            help="A graph of costs (workloads/graphs), or a file as these are; of meshes and layouts a model.",
         ),
     ],
     problem: Annotated[
@@ -25,7 +25,9 @@ def command(
         typer.Option(
             "--problem",
             metavar="P",
-            help="placement: operators on devices; pipeline: stages with replicas; synchronous: drained every step; layout: a layer.",
+            help="placement: operators on devices; pipeline: stages with replicas; synchronous: drained every step; "
+            "drained: the same, gradients reduced at its end; hybrid: with tensor degrees and recomputation; "
+            "meshes: a model on parts of a cluster, drained; layout: a layer.",
         ),
     ] = "placement",
     planner: Annotated[
@@ -45,18 +47,25 @@ def command(
         int | None, typer.Option("--hosts", metavar="N", help="Processors that take operators, too (placement).")
     ] = None,
     memory: Annotated[
-        str | None, typer.Option("--memory", metavar="M", help="Of a device, such as '16 GB' (placement, layout).")
+        str | None,
+        typer.Option("--memory", metavar="M", help="Of a device, such as '16 GB' (placement, hybrid, meshes, layout)."),
     ] = None,
     transfers: Annotated[
         bool, typer.Option("--transfers/--no-transfers", help="Whether messages between stages count (pipelines).")
     ] = True,
     microbatches: Annotated[
-        int | None, typer.Option("--microbatches", metavar="M", help="Of a step (synchronous).")
+        int | None,
+        typer.Option("--microbatches", metavar="M", help="Of a step (synchronous, drained, hybrid, meshes)."),
     ] = None,
     mesh: Annotated[
         str | None, typer.Option("--mesh", metavar="NAME=N,NAME=N", help="Axes and their ranks (layout).")
     ] = None,
-    batch: Annotated[int | None, typer.Option("--batch", metavar="N", help="Sequences, default 1 (layout).")] = None,
+    batch: Annotated[
+        int | None, typer.Option("--batch", metavar="N", help="Sequences: of a step (meshes); default 1 (layout).")
+    ] = None,
+    cluster: Annotated[
+        str | None, typer.Option("--cluster", metavar="C", help="Whose GPUs and links (meshes).")
+    ] = None,
     seconds: Annotated[float, typer.Option("--seconds", metavar="S", help="For each planner.")] = 60.0,
     seed: Annotated[int, typer.Option("--seed", metavar="S", help="Of planners that draw.")] = 0,
     plot: Annotated[
@@ -65,7 +74,7 @@ def command(
     force: ForceOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Let published planners place or cut a graph of costs, or divide a layer, and say how far each is from the best."""
+    """Let published planners place or cut a graph of costs or a model, or divide a layer, and say how far each is from the best."""
     from simulator.planners.base import Budget
     from simulator.report.save_picture import check_picture
     from simulator.studies.planning import Asked, chosen_planners, make_problem, plan
@@ -81,6 +90,7 @@ def command(
         microbatches=microbatches,
         mesh=mesh,
         batch=batch,
+        cluster=cluster,
     )
     the_problem = make_problem(problem, graph, asked)
     planned = plan(

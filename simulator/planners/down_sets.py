@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["ideals_of"]
+__all__ = ["ideals_of", "subsets"]
 
 
 def ideals_of(count: int, edges: Iterable[tuple[int, int]], most: int) -> NDArray[np.bool_] | None:
@@ -37,3 +37,14 @@ def ideals_of(count: int, edges: Iterable[tuple[int, int]], most: int) -> NDArra
     width = max(1, -(-count // 8))
     raw = np.frombuffer(b"".join(ideal.to_bytes(width, "little") for ideal in found), np.uint8).reshape(-1, width)
     return np.unpackbits(raw, axis=1, bitorder="little")[:, :count].astype(bool)
+
+
+def subsets(ideals: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Return (ideals, ideals) whether the first is a smaller one inside the second.
+
+    Args:
+        ideals: (ideals, nodes) members of each.
+    """
+    numbers = ideals.astype(np.int32)
+    sizes = numbers.sum(axis=1)
+    return np.asarray((numbers @ numbers.T == sizes[:, None]) & (sizes[:, None] < sizes[None, :]))

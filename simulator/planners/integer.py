@@ -27,7 +27,7 @@ _GAP = 1e-6
 
 
 class Integer(Planner[Assignment]):
-    """Mixed integer programme, begun below the best cuts of one order."""
+    """Mixed integer programme, begun below the best cuts of four orders."""
 
     name = "integer"
     aliases: ClassVar[tuple[str, ...]] = ("ip", "milp")

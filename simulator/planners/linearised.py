@@ -1,4 +1,4 @@
-"""The best placement of one order of the blocks: a dynamic programme over a chain, quick for any graph."""
+"""The best placement of blocks in a row: a dynamic programme over a chain, quick for any graph, of each of four depth-first orders."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ __all__ = ["Linearised"]
 
 
 class Linearised(Planner[Assignment]):
-    """Depth-first order, then the best cuts of it."""
+    """Four depth-first orders, then the best cuts of each (`linear_order.in_rows`)."""
 
     name = "linearised"
     source = "arXiv 2006.16423"
     solves = Placement
-    best_of = "cuts of one order"
+    best_of = "cuts of four orders"
 
     def plan(self, problem: Placement, oracle: Oracle[Assignment], seed: int) -> float | None:
         """See `Planner.plan`."""

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from simulator.planners.base import Oracle, Planner
 from simulator.planners.problems.pipeline import Pipeline, Stage
-from simulator.planners.problems.synchronous import Synchronous
 
 __all__ = ["PipeDream"]
 
@@ -34,7 +33,7 @@ class PipeDream(Planner[tuple[Stage, ...]]):
 
     def exact(self, problem: Pipeline) -> bool:
         """See `Planner.exact`: where a pipeline drains its plan is of the best pace, not of the best step."""
-        return not isinstance(problem, Synchronous)
+        return not problem.drains
 
     def covers(self, problem: Pipeline, plan: tuple[Stage, ...]) -> bool:
         """See `Planner.covers`."""

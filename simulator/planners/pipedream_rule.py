@@ -22,7 +22,7 @@ class PipeDreamRule(Planner[Assignment]):
     name = "pipedream_rule"
     source = "PipeDream, SOSP 2019, as arXiv 2006.16423, has it for graphs with branches"
     solves = Placement
-    best_of = "cuts of one order of biconnected components"
+    best_of = "cuts of four orders of biconnected components"
 
     def plan(self, problem: Placement, oracle: Oracle[Assignment], seed: int) -> float | None:
         """See `Planner.plan`."""

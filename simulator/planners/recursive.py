@@ -11,7 +11,7 @@ import numpy as np
 
 from simulator.planners.base import Oracle, Planner
 from simulator.planners.elimination import eliminate
-from simulator.planners.problems.layouts import Choices, Layouts
+from simulator.planners.problems.layouts import Along, Choices, Layouts
 
 __all__ = ["Recursive"]
 
@@ -29,18 +29,14 @@ class Recursive(Planner[Choices]):
         levels = [problem]
         while levels[0].coarser is not None:
             levels.insert(0, levels[0].coarser)
-        known: list[tuple[str, ...]] | None = None
+        known: list[frozenset[Along]] = [frozenset()] * len(problem.names)
         for level in levels:
             costs = [
-                cost if known is None else np.where([_extends(label, known[number]) for label in labels], cost, np.inf)
-                for number, (cost, labels) in enumerate(zip(level.costs, level.labels, strict=True))
+                np.where([divided <= frozenset(choice) for choice in choices], cost, np.inf)
+                for cost, choices, divided in zip(level.costs, level.divides, known, strict=True)
             ]
             plan, priced = eliminate(level, costs)
             oracle.priced(priced)
-            known = [labels[choice] for labels, choice in zip(level.labels, plan, strict=True)]
+            known = [frozenset(choices[choice]) for choices, choice in zip(level.divides, plan, strict=True)]
         oracle.cost(plan)
         return None
-
-
-def _extends(label: tuple[str, ...], known: tuple[str, ...]) -> bool:
-    return label[: len(known)] == known

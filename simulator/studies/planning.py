@@ -12,13 +12,17 @@ from simulator.importers.cost_graphs import read_cost_graph
 from simulator.partition.words import read_mesh
 from simulator.planners import PLANNERS
 from simulator.planners.base import Budget, Found, Planner, Problem
+from simulator.planners.problems.drained import Drained, make_drained
+from simulator.planners.problems.hybrid import Hybrid, make_hybrid
 from simulator.planners.problems.layouts import Layouts, make_layouts
+from simulator.planners.problems.meshes import Meshes
 from simulator.planners.problems.pipeline import Level, Pipeline, make_pipeline
 from simulator.planners.problems.placement import Placement, make_placement
 from simulator.planners.problems.synchronous import Synchronous, make_synchronous
 from simulator.report.table import Section, Table, percent
 from simulator.studies.layout_figures import model_blocks
 from simulator.studies.layout_question import model_named
+from simulator.studies.model_ways import make_meshes
 from simulator.units import show
 
 __all__ = ["ALL", "Asked", "Planned", "chosen_planners", "make_problem", "plan"]
@@ -40,6 +44,7 @@ class Asked:
         microbatches: of a step.
         mesh: axes and their ranks, such as "tensor=8".
         batch: sequences.
+        cluster: its name.
     """
 
     devices: tuple[int, ...] = ()
@@ -50,6 +55,7 @@ class Asked:
     microbatches: int | None = None
     mesh: str | None = None
     batch: int | None = None
+    cluster: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -154,8 +160,8 @@ def make_problem(name: str, of: str, asked: Asked) -> Problem[Any]:
     """Return the problem that a user names.
 
     Args:
-        name: `placement`, `pipeline`, `synchronous` or `layout`.
-        of: a file of costs or a name of `workloads/graphs`; of a layout a model.
+        name: `placement`, `pipeline`, `synchronous`, `drained`, `hybrid`, `meshes` or `layout`.
+        of: a file of costs or a name of `workloads/graphs`; of meshes and of a layout a model.
 
     Raises:
         SpecError: what is said of the machine has no meaning for the problem, or lacks.
@@ -187,14 +193,24 @@ def _placement(of: str, asked: Asked) -> Placement:
     )
 
 
-def _pipeline(of: str, asked: Asked) -> Pipeline:
+def _levels(asked: Asked, more: str = "") -> tuple[Level, ...]:
     if not asked.devices or len(asked.devices) != len(asked.bandwidths):
         raise SpecError(
             "a pipeline needs how many meet at each level of the network, and at which bandwidth, the lowest level first, got "
-            f"{len(asked.devices)} and {len(asked.bandwidths)} levels. Way out: --devices 4,4 --bandwidth '1 GB/s,1.25 GB/s'"
+            f"{len(asked.devices)} and {len(asked.bandwidths)} levels. Way out: --devices 4,4 --bandwidth '1 GB/s,1.25 GB/s'{more}"
         )
-    levels = tuple(Level(*pair) for pair in zip(asked.devices, asked.bandwidths, strict=True))
-    return make_pipeline(read_cost_graph(of), levels, asked.transfers)
+    return tuple(Level(*pair) for pair in zip(asked.devices, asked.bandwidths, strict=True))
+
+
+def _pipeline(of: str, asked: Asked) -> Pipeline:
+    return make_pipeline(read_cost_graph(of), _levels(asked), asked.transfers)
+
+
+def _drained(of: str, asked: Asked) -> Drained:
+    levels = _levels(asked, " --microbatches 16")
+    if asked.microbatches is None:
+        raise SpecError("a pipeline that drains needs the microbatches of a step. Way out: --microbatches 16")
+    return make_drained(read_cost_graph(of), levels, asked.microbatches, asked.transfers)
 
 
 def _synchronous(of: str, asked: Asked) -> Synchronous:
@@ -205,6 +221,37 @@ def _synchronous(of: str, asked: Asked) -> Synchronous:
         )
     level = Level(asked.devices[0], asked.bandwidths[0])
     return make_synchronous(read_cost_graph(of), level, asked.microbatches, asked.transfers)
+
+
+def _hybrid(of: str, asked: Asked) -> Hybrid:
+    if len(asked.devices) > 1 or len(asked.bandwidths) > 1:
+        raise SpecError(
+            "stages with tensor parallelism have devices of one kind that reach each other alike: --devices N, --bandwidth B. "
+            "Way out: --problem pipeline for levels of a network"
+        )
+    return make_hybrid(
+        read_cost_graph(of),
+        devices=asked.devices[0] if asked.devices else None,
+        memory=asked.memory,
+        bandwidth=asked.bandwidths[0] if asked.bandwidths else None,
+        microbatches=asked.microbatches,
+    )
+
+
+def _on_meshes(of: str, asked: Asked) -> Meshes:
+    if len(asked.devices) != 1 or None in (asked.cluster, asked.batch, asked.microbatches):
+        raise SpecError(
+            "stages on meshes need a cluster, how many of its GPUs, the sequences of a step and its microbatches. "
+            "Way out: --cluster dgx_a100 --devices 8 --batch 32 --microbatches 4"
+        )
+    batch, microbatches = asked.batch or 0, asked.microbatches or 0
+    if batch < 1 or microbatches < 1 or batch % microbatches:
+        raise SpecError(
+            f"microbatches share the sequences of a step evenly, got --batch {batch} --microbatches {microbatches}"
+        )
+    return make_meshes(
+        model_named(of), asked.cluster or "", asked.devices[0], batch // microbatches, microbatches, asked.memory
+    )
 
 
 def _layout(of: str, asked: Asked) -> Layouts:
@@ -224,6 +271,9 @@ _MAKERS: dict[str, tuple[frozenset[str], Callable[[str, Asked], Problem[Any]]]] 
     Placement.name: (frozenset(("devices", "bandwidths", "hosts", "memory")), _placement),
     Pipeline.name: (frozenset(("devices", "bandwidths", "transfers")), _pipeline),
     Synchronous.name: (frozenset(("devices", "bandwidths", "transfers", "microbatches")), _synchronous),
+    Drained.name: (frozenset(("devices", "bandwidths", "transfers", "microbatches")), _drained),
+    Hybrid.name: (frozenset(("devices", "bandwidths", "memory", "microbatches")), _hybrid),
+    Meshes.name: (frozenset(("cluster", "devices", "memory", "batch", "microbatches")), _on_meshes),
     Layouts.name: (frozenset(("mesh", "batch", "memory")), _layout),
 }
 """Problem -> what may be said of it, and who makes it."""
@@ -236,6 +286,7 @@ _OPTIONS = {
     "microbatches": "--microbatches",
     "mesh": "--mesh",
     "batch": "--batch",
+    "cluster": "--cluster",
 }
 
 

@@ -8,19 +8,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
 
 from simulator.errors import PlanError
 from simulator.planners.base import Planner, Problem
-from simulator.planners.problems.layouts import Layouts
+from simulator.planners.problems.drained import Drained
+from simulator.planners.problems.hybrid import Hybrid, make_hybrid
+from simulator.planners.problems.layouts import Along, Layouts
+from simulator.planners.problems.meshes import Meshes
 from simulator.planners.problems.pipeline import Level, Pipeline, make_pipeline
 from simulator.planners.problems.placement import Placement, make_placement
 from simulator.planners.problems.synchronous import Synchronous
-from simulator.workload.cost_graph import CostEdge, CostGraph, CostNode, Machine
+from simulator.workload.cost_graph import CostEdge, CostGraph, CostNode, CostWay, Machine
 
-__all__ = ["SMALL_PROBLEMS", "PlannerContract", "small_graph", "small_layouts", "small_pipeline"]
+__all__ = ["SMALL_PROBLEMS", "PlannerContract", "small_graph", "small_hybrid", "small_layouts", "small_pipeline"]
 
 _CLOSE = 1e-9
 
@@ -76,6 +80,13 @@ def _drained(one: Pipeline, microbatches: int) -> Synchronous:
     return Synchronous(graph=one.graph, levels=one.levels[:1], transfers=one.transfers, microbatches=microbatches)
 
 
+def _reduced_at_the_end(one: Pipeline, microbatches: int) -> Drained:
+    """The same graph and network with a flush, gradients reduced at its end."""
+    backward = tuple(replace(node, backward=node.forward * 1.7) for node in one.graph.nodes)
+    graph = CostGraph(name=one.graph.name, nodes=backward, edges=one.graph.edges)
+    return Drained(graph=graph, levels=one.levels, transfers=one.transfers, microbatches=microbatches)
+
+
 def small_layouts(seed: int) -> Layouts:
     """Return choices of some operations, with a limit of memory every other time, drawn at random."""
     random = np.random.default_rng(seed)
@@ -84,19 +95,60 @@ def small_layouts(seed: int) -> Layouts:
     held = tuple(random.uniform(0, 9, size) for size in sizes)
     return Layouts(
         names=tuple(f"op {number}" for number in range(len(sizes))),
-        labels=tuple(tuple((str(choice),) for choice in range(size)) for size in sizes),
+        divides=tuple(tuple((Along("axis", str(choice)),) for choice in range(size)) for size in sizes),
         costs=tuple(random.integers(0, 9, size).astype(float) for size in sizes),
         held=held,
+        weights=tuple(np.zeros(size) for size in sizes),
         edges={(a, b): random.integers(0, 9, (sizes[a], sizes[b])).astype(float) for a, b in pairs},
         memory=math.inf if seed % 2 else float(sum(one.mean() for one in held)),
     )
+
+
+def small_hybrid(seed: int) -> Hybrid:
+    """Return nodes that run on one device or two, as they are or with recomputation, and not too much memory, drawn at random."""
+    random = np.random.default_rng(seed)
+    count = int(random.integers(2, 4))
+    pairs = [(a, b) for a in range(count) for b in range(a + 1, count) if random.random() < 0.7]
+
+    def ways(number: int) -> tuple[CostWay, ...]:
+        found = []
+        reads, readers = (sum(pair[end] == number for pair in pairs) for end in (1, 0))
+        for tensor in (1, 2):
+            seconds, held = float(random.uniform(1, 3)) / tensor, float(random.uniform(1, 3)) / tensor
+            more = tuple(random.uniform(0, tensor - 1, reads).tolist()), tuple(random.uniform(0, 1, readers).tolist())
+            for again in range(1 + seed % 2 + (seed % 5 == 0)):
+                found.append(
+                    CostWay(
+                        kind=str(again), tensor=tensor, seconds=seconds * (1 + again / 3), parameters=held,
+                        kept=3 / tensor / (1 + again), held=held + again / 2, gathers=more[0], scatters=more[1],
+                    )
+                )  # fmt: skip
+        return tuple(found)
+
+    nodes = tuple(CostNode(name=str(number), ways=ways(number)) for number in range(count))
+    edges = tuple(CostEdge(source=a, target=b, bytes=float(random.uniform(0, 2))) for a, b in pairs)
+    return make_hybrid(
+        CostGraph(name=f"random {seed}", nodes=nodes, edges=edges),
+        devices=int(random.integers(2, 5)),
+        memory=float(random.uniform(4, 16)),
+        bandwidth=float(random.uniform(2, 20)),
+        microbatches=int(random.integers(1, 7)),
+    )
+
+
+def _on_meshes(one: Hybrid) -> Meshes:
+    """The same graph and machine with a flush."""
+    return Meshes(**{field.name: getattr(one, field.name) for field in fields(one)})
 
 
 SMALL_PROBLEMS: dict[type[Problem[Any]], Callable[[int], Problem[Any]]] = {
     Placement: lambda seed: make_placement(small_graph(seed)),
     Pipeline: small_pipeline,
     Synchronous: lambda seed: _drained(small_pipeline(seed), 1 + seed % 5),
+    Drained: lambda seed: _reduced_at_the_end(small_pipeline(seed), 1 + seed % 5),
     Layouts: small_layouts,
+    Hybrid: small_hybrid,
+    Meshes: lambda seed: _on_meshes(small_hybrid(seed)),
 }
 """Kind of problem -> a small one by its seed."""
 

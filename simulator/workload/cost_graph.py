@@ -1,6 +1,7 @@
 """What layers or operators cost, as a graph: times and bytes that were measured somewhere, without shapes.
 
     CostNode   an operator: seconds of its forward and of its backward, bytes of its output, of its weights and in memory
+    CostWay    one of several ways to run an operator, where it can be divided over devices or recompute its activations
     CostEdge   who reads whose output
     CostGraph  both, in the order of the file, and the machine that the file describes, if it does
 
@@ -18,7 +19,32 @@ from functools import cached_property
 
 from simulator.errors import SpecError
 
-__all__ = ["CostEdge", "CostGraph", "CostNode", "Machine"]
+__all__ = ["CostEdge", "CostGraph", "CostNode", "CostWay", "Machine"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CostWay:
+    """One way to run an operator.
+
+    Args:
+        kind: in the words of its file.
+        tensor: devices that share the operator.
+        seconds: s of forward and backward of one microbatch.
+        parameters: B of weights on a device.
+        kept: B on a device of every microbatch whose backward is to come.
+        held: B on a device however many these are.
+        gathers: per edge that ends here, in the order of the edges: B that its devices move to have a tensor that comes from elsewhere.
+        scatters: the same per edge that begins here, of the gradient that comes back.
+    """
+
+    kind: str = ""
+    tensor: int = 1
+    seconds: float = 0.0
+    parameters: float = 0.0
+    kept: float = 0.0
+    held: float = 0.0
+    gathers: tuple[float, ...] = ()
+    scatters: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +62,7 @@ class CostNode:
         device: whether it may run on a device.
         belongs_to: nodes with one number lie on one device; None = free.
         passes_back: whether the node is itself a part of the backward pass (its time stands in `backward`).
+        ways: to run it, where there are several; seconds and bytes stand there then, not here.
     """
 
     name: str
@@ -49,6 +76,7 @@ class CostNode:
     device: bool = True
     belongs_to: int | None = None
     passes_back: bool = False
+    ways: tuple[CostWay, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,11 +102,15 @@ class Machine:
     Args:
         devices, hosts: how many.
         memory: B of a device.
+        bandwidth: B/s of a device; None = not said.
+        microbatches: of a step; None = not said.
     """
 
     devices: int
     hosts: int
     memory: float
+    bandwidth: float | None = None
+    microbatches: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -92,7 +124,8 @@ class CostGraph:
         machine: None where the file says nothing of it.
 
     Raises:
-        SpecError: there is no node, two bear one name, a number is negative or none, an edge meets no node, or edges make a circle.
+        SpecError: there is no node, two bear one name, a number is negative or none, an edge meets no node, edges make a circle, or some
+            nodes have ways and others not, or not as many numbers as edges.
 
     >>> a, b = CostNode(name="a", forward=1.0, backward=2.0, activation=8.0), CostNode(name="b", forward=3.0, parameters=4.0)
     >>> graph = CostGraph(name="two", nodes=(a, b), edges=(CostEdge(source=0, target=1, bytes=8.0),))
@@ -122,10 +155,40 @@ class CostGraph:
                 raise SpecError(
                     f"graph {self.name!r}: an edge joins nodes 0 to {len(self.nodes) - 1}, got {edge.source} -> {edge.target}"
                 )
+        self._check_ways()
         if len(self.order) < len(self.nodes):
             stuck = sorted(set(range(len(self.nodes))) - set(self.order))
             raise SpecError(
                 f"graph {self.name!r}: outputs are read by later nodes only, but {self.nodes[stuck[0]].name!r} waits for itself"
+            )
+
+    def _check_ways(self) -> None:
+        for number, node in enumerate(self.nodes):
+            if bool(node.ways) != self.has_ways:
+                raise SpecError(f"graph {self.name!r}: all nodes have ways to run them or none has, but {node.name!r}")
+            for way in node.ways:
+                where = f"graph {self.name!r}: way {way.kind!r} of node {node.name!r}"
+                numbers = (way.seconds, way.parameters, way.kept, way.held, *way.gathers, *way.scatters)
+                if way.tensor < 1 or not all(0 <= one < math.inf for one in numbers):
+                    raise SpecError(f"{where}: its devices are 1 or more, seconds and bytes 0 or more")
+                if (len(way.gathers), len(way.scatters)) != (len(self.sources[number]), len(self.readers[number])):
+                    raise SpecError(f"{where}: it has bytes for every edge that ends or begins at the node")
+
+    @property
+    def has_ways(self) -> bool:
+        """Whether nodes have several ways to run them."""
+        return any(node.ways for node in self.nodes)
+
+    def refuse_ways(self) -> None:
+        """Refuse nodes with several ways, for those who read one time of each.
+
+        Raises:
+            SpecError: there are some.
+        """
+        if self.has_ways:
+            raise SpecError(
+                f"graph {self.name!r} has several ways to run each node, and no time of a node alone. "
+                f"Way out: dtsim plan {self.name} --problem hybrid"
             )
 
     @property

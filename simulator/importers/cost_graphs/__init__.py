@@ -1,7 +1,7 @@
 """Profiles of other programs -> graphs of costs (`workload.cost_graph`), one format per file.
 
 >>> [reader.name for reader in GRAPH_READERS]
-['dnn_partitioning', 'pipedream']
+['dnn_partitioning', 'pipedream', 'piper']
 """
 
 from __future__ import annotations

@@ -19,8 +19,9 @@ def model_text(graph: CostGraph, name: str, images: int, source: str) -> str:
         source: where the graph is from.
 
     Raises:
-        SpecError: fewer than three nodes.
+        SpecError: fewer than three nodes, or these have several ways to run them.
     """
+    graph.refuse_ways()
     if len(graph.nodes) < 3:
         raise SpecError(
             f"graph {graph.name!r} has {len(graph.nodes)} nodes; a model has two ends and a layer between them"

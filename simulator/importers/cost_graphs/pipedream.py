@@ -1,6 +1,6 @@
 """`graph.txt` of PipeDream's profiler (repository msr-fiddle/pipedream, `graph/graph.py`).
 
-A line per node, then a line per edge that begins with a tab:
+A line per node, then a line per edge that is indented:
 
     node4 -- Conv2d(64, 64) -- forward_compute_time=46.201, backward_compute_time=113.330, activation_size=1644.0, parameter_size=147.0
             node4 -- node5
@@ -26,7 +26,7 @@ _NODE = re.compile(
     + ", ".join(rf"{key}=(?P<{key}>[^,]*)" for key in _KEYS)
     + r"( -- stage_id=\d+)?"
 )
-_EDGE = re.compile(r"\t(?P<source>\S+) -- (?P<target>\S+)\s*")
+_EDGE = re.compile(r"\s+(?P<source>\S+) -- (?P<target>\S+)\s*")
 
 
 class PipeDreamGraph(GraphReader):

@@ -29,7 +29,7 @@ from simulator.report.table import Section, Table
 from simulator.units import show
 from simulator.workload.graph import Dim, Exchange, HostWait, Kernel, LayerGraph, Lookup, Op, Tensor, count
 
-__all__ = ["Choices", "Layouts", "make_layouts"]
+__all__ = ["Along", "Choices", "Layouts", "make_layouts"]
 
 Choices = tuple[int, ...]
 """Number of the choice of each operation."""
@@ -39,30 +39,48 @@ _MOST_CHOICES = 2_000
 """Of one operation; tables of two operations have its square."""
 
 
+class Along(NamedTuple):
+    """What a mesh axis divides.
+
+    Args:
+        axis, dimension: their names.
+    """
+
+    axis: str
+    dimension: str
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Layouts(Problem[Choices]):
     """A choice for every operation.
 
     Args:
         names: of the operations.
-        labels: per operation and choice: what lies on each axis.
+        divides: per operation and choice: what each mesh axis divides.
         costs: per operation, (choices,) B moved over all ranks.
         held: per operation, (choices,) B that a rank holds of its weights and of what it makes.
+        weights: per operation, (choices,) B of these that are weights.
         edges: pair of operations, the lower number first -> (choices, choices) B moved between them.
         memory: B of a rank; infinite = not asked.
         coarser: the same without the last mesh axis; None where there is one.
     """
 
     names: tuple[str, ...]
-    labels: tuple[tuple[tuple[str, ...], ...], ...]
+    divides: tuple[tuple[tuple[Along, ...], ...], ...]
     costs: tuple[NDArray[np.float64], ...]
     held: tuple[NDArray[np.float64], ...]
+    weights: tuple[NDArray[np.float64], ...]
     edges: Mapping[tuple[int, int], NDArray[np.float64]]
     memory: float = math.inf
     coarser: Layouts | None = None
     name: ClassVar[str] = "layout"
     unit: ClassVar[str] = "B"
     objective: ClassVar[str] = "moved in a step"
+
+    @property
+    def labels(self) -> tuple[tuple[tuple[str, ...], ...], ...]:
+        """`divides` in words."""
+        return tuple(tuple(tuple(":".join(one) for one in choice) for choice in choices) for choices in self.divides)
 
     @property
     def lower_bound(self) -> float:
@@ -143,6 +161,7 @@ class _Node:
     read: tuple[dict[str, _Read], ...]
     cost: NDArray[np.float64]
     held: NDArray[np.float64]
+    weights: NDArray[np.float64]
 
 
 def make_layouts(graph: LayerGraph, mesh: Mesh, memory: float = math.inf) -> Layouts:
@@ -187,9 +206,10 @@ def make_layouts(graph: LayerGraph, mesh: Mesh, memory: float = math.inf) -> Lay
         add(makers[last.name], 0, last.name, op)
     return Layouts(
         names=tuple(node.name for node in nodes),
-        labels=tuple(tuple(tuple(f"{a}:{d.name}" for a, d in one.items()) for one in node.alongs) for node in nodes),
+        divides=tuple(tuple(tuple(Along(a, d.name) for a, d in one.items()) for one in node.alongs) for node in nodes),
         costs=tuple(node.cost for node in nodes),
         held=tuple(node.held for node in nodes),
+        weights=tuple(node.weights for node in nodes),
         edges=edges,
         memory=memory,
         coarser=make_layouts(graph, mesh[:-1]) if len(mesh) > 1 else None,
@@ -202,7 +222,7 @@ def _input(graph: LayerGraph, mesh: Mesh) -> _Node:
     alongs = _alongs(tensor.dims, lambda along: _fits(tensor, _shards(tensor, along), mesh), mesh, "input")
     made = tuple({tensor.name: _shards(tensor, along)} for along in alongs)
     nothing = np.zeros(len(alongs))
-    return _Node("input", alongs, made, tuple({} for _ in alongs), nothing, nothing)
+    return _Node("input", alongs, made, tuple({} for _ in alongs), nothing, nothing, nothing)
 
 
 def _node(op: Op, graph: LayerGraph, mesh: Mesh) -> _Node:
@@ -220,18 +240,20 @@ def _node(op: Op, graph: LayerGraph, mesh: Mesh) -> _Node:
     alongs = _alongs(tuple(d for d in running_dims(op) if d.name not in reduced), works, mesh, op.label)
     costs: list[float] = []
     held: list[float] = []
+    weights: list[float] = []
     made: list[dict[str, Placements]] = []
     read: list[dict[str, _Read]] = []
     for along in alongs:
         operands = found[_key(along)]
         own = [o for o in operands if o.role == "weight"]
         costs.append(sum(boxing_bytes(o.tensor, _gradient(o, along), o.used, mesh) for o in own))
-        shapes = [(o.tensor, o.used_shape) for o in operands if o.role in ("weight", "output")]
-        held.append(math.fsum(count(shape) * tensor.element for tensor, shape in shapes))
+        sizes = [(o.role, count(o.used_shape) * o.tensor.element) for o in operands if o.role in ("weight", "output")]
+        held.append(math.fsum(size for _, size in sizes))
+        weights.append(math.fsum(size for role, size in sizes if role == "weight"))
         made.append({o.tensor.name: dict(o.used) for o in operands if o.role == "output"})
         seen = [o for o in operands if o.role == "input" and not isinstance(op, Lookup)]
         read.append({o.tensor.name: _Read(o.tensor, o.used, _gradient(o, along)) for o in seen})
-    return _Node(op.label, alongs, tuple(made), tuple(read), np.array(costs), np.array(held))
+    return _Node(op.label, alongs, tuple(made), tuple(read), np.array(costs), np.array(held), np.array(weights))
 
 
 def _brought(op: Op, made: Placements, read: _Read, mesh: Mesh) -> float:

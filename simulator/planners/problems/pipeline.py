@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from simulator.errors import PlanError, SpecError, refuse
 from simulator.planners.base import Problem
-from simulator.planners.down_sets import ideals_of
+from simulator.planners.down_sets import ideals_of, subsets
 from simulator.report.table import Section, Table
 from simulator.units import show
 from simulator.workload.cost_graph import CostGraph
@@ -75,6 +75,7 @@ class Pipeline(Problem[tuple[Stage, ...]]):
     transfers: bool = True
     name: ClassVar[str] = "pipeline"
     objective: ClassVar[str] = "time per minibatch"
+    drains: ClassVar[bool] = False
 
     @cached_property
     def states(self) -> NDArray[np.bool_]:
@@ -96,9 +97,7 @@ class Pipeline(Problem[tuple[Stage, ...]]):
     @cached_property
     def inside(self) -> NDArray[np.bool_]:
         """(states, states) whether the first is a smaller ideal inside the second."""
-        numbers = self.states.astype(np.int32)
-        sizes = numbers.sum(axis=1)
-        return np.asarray((numbers @ numbers.T == sizes[:, None]) & (sizes[:, None] < sizes[None, :]))
+        return subsets(self.states)
 
     @cached_property
     def work(self) -> NDArray[np.float64]:
@@ -287,6 +286,7 @@ def make_pipeline(graph: CostGraph, levels: tuple[Level, ...], transfers: bool =
     """
     if not levels or any(level.members < 1 or not level.bandwidth > 0 for level in levels):
         raise SpecError("a network has one level or more, each of 1 member or more with a bandwidth above 0 B/s")
+    graph.refuse_ways()
     if any(node.passes_back for node in graph.nodes) or any(edge.seconds is not None for edge in graph.edges):
         raise SpecError(
             f"graph {graph.name!r} has nodes for backwards, or seconds on its edges; a pipeline is cut from nodes with both times "

@@ -278,6 +278,7 @@ def make_placement(
     Raises:
         SpecError: neither says how many devices, a bandwidth lacks or has no effect, or a block runs nowhere.
     """
+    graph.refuse_ways()
     machine = graph.machine
     if devices is None and machine is None:
         raise SpecError(f"graph {graph.name!r} says nothing of a machine. Way out: --devices N")

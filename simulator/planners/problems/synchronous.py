@@ -36,6 +36,7 @@ class Synchronous(Pipeline):
     microbatches: int = 1
     name: ClassVar[str] = "synchronous"
     objective: ClassVar[str] = "time per step"
+    drains: ClassVar[bool] = True
 
     @property
     def lower_bound(self) -> float:
