@@ -60,6 +60,7 @@ class Fabric:
         topology: the switches between the domains; None = nobody told.
         cards: network cards of all nodes of the job; 0 = of a benchmark, which has the switches to itself.
         backend: the library that a framework calls: the vendor's ("nccl" and its ports), or "gloo", through host memory.
+        first: the world rank at which the meshes begin that are placed on the wires.
     """
 
     architecture: str
@@ -82,6 +83,7 @@ class Fabric:
     topology: Topology | None = None
     cards: int = 0
     backend: Backend = "nccl"
+    first: int = 0
 
     def through_host(self, rate: float) -> Fabric:
         """Return the wires of a library that copies messages through host memory: no rank gets more of any than a thread moves.
@@ -268,7 +270,7 @@ def place_group(
     >>> place.nodes, place.ranks_per_node, place.concurrent, place.level
     (2, 4, 2, 'fabric')
     """
-    return _place_group(axes, tuple(sorted(set(group))), *_sizes(cluster), _crosses(cluster))
+    return _place_group(axes, tuple(sorted(set(group))), *_sizes(cluster), _crosses(cluster), _first(cluster))
 
 
 def place_hop(
@@ -291,6 +293,11 @@ def place_hop(
 def _crosses(cluster: Cluster | Fabric | int) -> bool:
     """Return whether flows may cross on switches that the fabric describes."""
     return isinstance(cluster, Fabric) and cluster.topology is not None
+
+
+def _first(cluster: Cluster | Fabric | int) -> int:
+    """Return the world rank at which a mesh begins."""
+    return cluster.first if isinstance(cluster, Fabric) else 0
 
 
 def _sizes(cluster: Cluster | Fabric | int) -> tuple[int, int]:
@@ -317,11 +324,11 @@ def _strides(axes: tuple[tuple[str, int], ...], wanted: tuple[str, ...]) -> dict
 
 @functools.lru_cache(maxsize=4096)
 def _place_group(
-    axes: tuple[tuple[str, int], ...], group: tuple[str, ...], node: int, domain: int, crosses: bool
+    axes: tuple[tuple[str, int], ...], group: tuple[str, ...], node: int, domain: int, crosses: bool, first: int
 ) -> GroupPlacement:
     table = _strides(axes, group)
     members = offsets([table[name] for name, _ in axes if name in group])
-    bases = offsets([table[name] for name, _ in axes if name not in group])
+    bases = first + offsets([table[name] for name, _ in axes if name not in group])
     counts = np.bincount(bases % domain, minlength=domain)
     shifts = np.flatnonzero(counts)
     counts = counts[shifts]
@@ -342,12 +349,13 @@ def _place_group(
         ranks_per_node=most,
         fewest_per_node=fewest,
         level=level,
-        concurrent=_sharing(axes, group, table, domain, len(bases)) if nodes > 1 else 1,
+        concurrent=_sharing(axes, group, table, domain, len(bases), first) if nodes > 1 else 1,
         replicas=len(bases),
         leaving=leaving,
         lattice=Lattice(
             members=tuple(table[name] for name, _ in axes if name in group),
             groups=tuple(table[name] for name, _ in axes if name not in group),
+            first=first,
         )
         if crosses and nodes > 1
         else None,
@@ -360,6 +368,7 @@ def _sharing(
     table: dict[str, tuple[int, int]],
     domain: int,
     groups: int,
+    first: int,
 ) -> int:
     """Return the most groups that have members in one domain (the first 64 domains repeat the pattern)."""
     if groups == 1:
@@ -371,7 +380,7 @@ def _sharing(
         if name not in group:
             size, stride = table[name]
             number = number * size + ranks // stride % size
-    pairs = np.sort(ranks // domain * groups + number)
+    pairs = np.sort((ranks + first) // domain * groups + number)
     return int(np.diff(_edges(pairs[_edges(pairs)[:-1]] // groups)).max())
 
 
