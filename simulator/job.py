@@ -43,6 +43,7 @@ __all__ = [
     "Job",
     "SearchChoice",
     "apply_settings",
+    "check_equal_stages",
     "check_keys",
     "job_from_data",
     "job_from_names",
@@ -199,6 +200,20 @@ def job_from_data(data: Mapping[str, Any], place: str, settings: Iterable[str], 
     name = str(data.get("name", "job"))
     made = make_job(apply_settings(data, settings), place, name, _keys(settings))
     return replace(made, assumptions=(*made.assumptions, *notes))
+
+
+def check_equal_stages(job: Job, what: str) -> None:
+    """Refuse a plan whose stages have ranks of their own, where nothing is known of such.
+
+    Raises:
+        PlanError: with what is asked and the way out.
+    """
+    if job.plan.stages:
+        ranks = ", ".join(str(stage.ranks) for stage in job.plan.stages)
+        raise PlanError(
+            f"{what} pipelines whose stages are equally wide, but plan.stages have {ranks} ranks. Way out: leave plan.stages out, or "
+            "dtsim run, compare, sweep or explain."
+        )
 
 
 def _keys(settings: Iterable[str]) -> frozenset[tuple[str, ...]]:
@@ -400,14 +415,15 @@ def _cluster(spec: JobFile, assumptions: list[str], given: Collection[tuple[str,
     cluster = load_cluster(choice.name, changes=changes)
     if choice.nodes is not None:
         return cluster.resized(choice.nodes * cluster.node.gpus)
-    if spec.plan.data_parallel is not None:
-        wanted = spec.plan.model_parallel_size * spec.plan.data_parallel
+    if spec.plan.data_parallel is not None or spec.plan.stages:
+        wanted = spec.plan.model_parallel_size * (spec.plan.data_parallel or 1)
+        factors = "tensor_parallel x context_parallel x pipeline_parallel x data_parallel"
         if wanted < cluster.world_size and (wanted <= cluster.node.gpus or wanted % cluster.node.gpus == 0):
             assumptions.append(f"cluster.gpus = {wanted} (what the plan needs)")
             return cluster.resized(wanted)
         if wanted > cluster.world_size:
             raise PlanError(
-                f"the plan needs tensor_parallel x context_parallel x pipeline_parallel x data_parallel = {wanted} GPUs, but cluster "
+                f"the plan needs {'the ranks of its stages' if spec.plan.stages else factors} = {wanted} GPUs, but cluster "
                 f"{cluster.name!r} has {cluster.world_size} by default. Way out: cluster.gpus = {wanted}, or a smaller plan."
             )
         return cluster

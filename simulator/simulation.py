@@ -19,6 +19,7 @@ from simulator.hardware.cluster import MAX_WORLD_SIZE, Cluster
 from simulator.hardware.parts import Part, shown_numbers
 from simulator.job import Job
 from simulator.lowering import ResolvedPlan, lower_resolved, resolve
+from simulator.lowering.joined import stage_facts
 from simulator.lowering.layers.expand import layer_costs
 from simulator.lowering.resolve.framework_rules import beyond_framework
 from simulator.lowering.steps.bucket_parts import is_cut
@@ -86,6 +87,11 @@ def simulate(
         *_small_bucket(workload, resolved, plan),
         *_torch_of_today(workload, resolved, plan, cluster),
         *([f"{beyond}: predicted as if it did"] if beyond else []),
+        *(
+            [f"framework {resolved.framework.name!r} runs stages with ranks of their own (no profile says so)"]
+            if plan.stages
+            else []
+        ),
     )
     if resolved.exchange.stale and resolved.on_servers:
         return _at_own_pace(workload, resolved, cluster, engine, noted, fold)
@@ -195,7 +201,7 @@ def _of_kind(
     verify(program)
     priced = price_ranks(program, cluster, fold)
     trace = run(priced.program, priced.prices, engine)
-    facts = _provenance(resolved, priced.cluster, noted, cluster.parts)
+    facts = _provenance(workload, resolved, priced.cluster, noted, cluster.parts)
     return measure(trace, priced.program, priced.prices, workload, priced.cluster, facts, priced.ranks)
 
 
@@ -211,7 +217,7 @@ def simulate_program(
     from simulator import __version__
 
     verify(program)
-    world = math.prod(size for _, size in program.axes)
+    world = program.world_size
     if world != cluster.world_size:
         raise ProgramError(
             f"a program runs on as many GPUs as its axes multiply to: {program.name!r} on {world}, but cluster {cluster.name!r} has "
@@ -289,7 +295,7 @@ def _exchange(resolved: ResolvedPlan) -> dict[str, Any]:
 
 
 def _provenance(
-    resolved: Any, cluster: Cluster, assumptions: tuple[str, ...], parts: tuple[Part, ...]
+    workload: Workload, resolved: Any, cluster: Cluster, assumptions: tuple[str, ...], parts: tuple[Part, ...]
 ) -> dict[str, Any]:
     from simulator import __version__
 
@@ -311,4 +317,5 @@ def _provenance(
         | stale
         | _exchange(resolved)
         | ({"parts": [part.text for part in parts]} if parts else {})
+        | ({"stages": stage_facts(workload, resolved)} if resolved.stages else {})
     )

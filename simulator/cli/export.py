@@ -28,6 +28,10 @@ FORMS = {
 """What can be written, and to which file where none is named; - is standard output."""
 
 
+_ANY_STAGES = ("chrome",)
+"""What can be written where stages have ranks of their own."""
+
+
 def command(
     form: Annotated[str, typer.Argument(metavar="FORM", help=" | ".join(FORMS))],
     job: JobArgument = None,
@@ -45,6 +49,10 @@ def command(
     path = output or FORMS[form]
     claim(force, path)
     the_job = read_job(job, model, cluster, settings)
+    if form not in _ANY_STAGES:
+        from simulator.job import check_equal_stages
+
+        check_equal_stages(the_job, f"{form} is written for")
     if form in ("chrome", "chakra"):
         (_write_chrome if form == "chrome" else _write_chakra)(the_job, path)
         return

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -52,4 +51,4 @@ def run_program(path: str, cluster: str | None, engine: str, unused: Mapping[str
     if file.stat().st_size > _MOST_BYTES:
         raise SpecError(f"{path}: a program of more than {_MOST_BYTES >> 20} MiB")
     program = parse_text(file.read_text(encoding="utf-8", errors="replace"))
-    return simulate_program(program, load_cluster(cluster, math.prod(size for _, size in program.axes)), engine)
+    return simulate_program(program, load_cluster(cluster, program.world_size), engine)

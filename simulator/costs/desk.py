@@ -50,9 +50,13 @@ class Desk:
 
 
 @functools.lru_cache(maxsize=256)
-def desk_of(cluster: Cluster, axes: Axes, framework: Framework | None) -> Desk:
-    """Return the desk of a cluster, a mesh and the framework whose host costs apply; None = the host costs nothing."""
-    machine = machine_of(cluster, framework.backend if framework else "nccl")
+def desk_of(cluster: Cluster, axes: Axes, framework: Framework | None, first: int = 0) -> Desk:
+    """Return the desk of a cluster, a mesh and the framework whose host costs apply; None = the host costs nothing.
+
+    Args:
+        first: the world rank at which the mesh begins.
+    """
+    machine = machine_of(cluster, framework.backend if framework else "nccl", first)
     if framework is None:
         return _desk(machine, axes, NO_HOST, 0.0, 0.0, 0.0, 0.0, False, False)
     pace = cluster.pace.host

@@ -75,9 +75,10 @@ def _parts(item: object, i: int, prices: Prices, program: Program, cluster: Clus
     if not isinstance(item, Segment):
         raise ProgramError(f"a fused pair runs its operators interleaved and cannot be opened up: {program.name!r}")
     out: list[Part] = []
+    axes = program.mesh_of(int(program.item_rank[i]))
     machine = machine_of(cluster, load_framework(program.framework).backend if program.framework else "nccl")
     for table, count in item.pieces:
-        priced = price_table(table, machine, program.axes)
+        priced = price_table(table, machine, axes)
         rows: list[Part] = []
         for j, label in enumerate(table.label):
             name = account_of(table.group[j]) if table.group[j] else table.phase[j]

@@ -108,8 +108,11 @@ def price_classes() -> list[PriceClass]:
     return list(_CLASSES)
 
 
-def price_item(item: Segment | FusedSegment | Link, desk: Desk) -> ItemPrice:
+def price_item(item: Segment | FusedSegment | Link, desk: Desk, place: GroupPlacement | None = None) -> ItemPrice:
     """Return the price of an item.
+
+    Args:
+        place: of what a link joins, where that is not found on the desk's mesh.
 
     Raises:
         PlanError: a group leaves the node of a cluster without network.
@@ -121,9 +124,12 @@ def price_item(item: Segment | FusedSegment | Link, desk: Desk) -> ItemPrice:
         return replace(price, latency=desk.notice) if desk.notice and item.phase == "backward" else price
     if isinstance(item, FusedSegment):
         return _pair(item.first.pieces, item.second.pieces, desk)
-    if item.kind not in (COPY, TRANSFER) and not desk.names.issuperset(item.group):
+    if place is None and item.kind not in (COPY, TRANSFER) and not desk.names.issuperset(item.group):
         raise ProgramError(f"link {item.name!r}: group {item.group} names an axis that the mesh {desk.axes} lacks")
-    place = None if item.kind == COPY else _place(item.kind, item.group, item.pipeline_ranks, desk)
+    if place is not None:
+        place = placed_alike(place, desk.machine.fabric)
+    elif item.kind != COPY:
+        place = _place(item.kind, item.group, item.pipeline_ranks, desk)
     wait, listing = desk.after_message if item.blocks else 0.0, desk.slice_time if item.slices else 0.0
     return _link(
         item.kind,

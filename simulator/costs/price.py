@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,12 +14,13 @@ from simulator.costs.desk import Desk, desk_of
 from simulator.costs.items import HOST_CLASS, HOST_SIGMA, ItemPrice, price_classes, price_item
 from simulator.errors import ProgramError
 from simulator.hardware.cluster import Cluster
+from simulator.hardware.fabric import GroupPlacement
 from simulator.plan.framework import load_framework
 from simulator.program.prices import ACCOUNTS, RESOURCE_KINDS, ByClass, PriceClass, Prices
-from simulator.program.program import Program, Segment
+from simulator.program.program import FusedSegment, Link, Program, Segment
 from simulator.program.ragged import ranges
 
-__all__ = ["HOST_CLASS", "HOST_SIGMA", "price"]
+__all__ = ["HOST_CLASS", "HOST_SIGMA", "Placed", "price", "price_placed"]
 
 
 def price(program: Program, cluster: Cluster) -> Prices:
@@ -42,6 +43,21 @@ def price(program: Program, cluster: Cluster) -> Prices:
         )
     desk = desk_of(cluster, program.axes, load_framework(program.framework) if program.framework else None)
     return _joined(*_priced(program, desk), desk.machine.slowdown)
+
+
+class Placed(NamedTuple):
+    """An item, the desk on which it is priced, and where it lies if its mesh does not say so."""
+
+    item: Segment | FusedSegment | Link
+    desk: Desk
+    place: GroupPlacement | None = None
+
+
+def price_placed(placed: Sequence[Placed]) -> Prices:
+    """Return the prices of items on desks of their own, one or more."""
+    place: dict[ItemPrice, int] = {}
+    numbers = [place.setdefault(price_item(*each), len(place)) for each in placed]
+    return _joined(list(place), numbers, placed[0].desk.machine.slowdown)
 
 
 def _priced(program: Program, desk: Desk) -> tuple[list[ItemPrice], list[int]]:

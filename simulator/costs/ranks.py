@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.costs.price import price
+from simulator.costs.stages import StageKinds, kinds_of_stages, price_stage_items, stages_of_items
 from simulator.hardware.cluster import Cluster
 from simulator.hardware.conditions import condition, on_wires, slowest_wires
 from simulator.hardware.parts import RankKind, shown_numbers, which_parts
@@ -85,6 +86,8 @@ def price_ranks(program: Program, cluster: Cluster, fold: bool = True) -> Priced
         PlanError: a part names what the job does not have, parts contradict each other, or a wire is not there.
         SpecError: a part names a GPU or node that does not exist, or a GPU lacks the number format.
     """
+    if program.stages:
+        return _staged(program, cluster)
     if not cluster.parts and fold:
         return _alike(program, cluster)
     mesh = replica_mesh(program)
@@ -109,6 +112,36 @@ def price_ranks(program: Program, cluster: Cluster, fold: bool = True) -> Priced
 def _alike(program: Program, cluster: Cluster) -> Priced:
     none = np.zeros(0, np.int64)
     return Priced(program=program, prices=price(program, cluster), cluster=cluster, class_of=none)
+
+
+def _staged(program: Program, cluster: Cluster) -> Priced:
+    """Stages with ranks of their own, which are one timeline each."""
+    found, of_item = kinds_of_stages(program, cluster), stages_of_items(program)
+    bits = [int(np.bitwise_or.reduce(np.int64(1) << mine)) for mine in found.of_rank]
+    jobs: dict[Cluster, list[int]] = {}
+    for number, ranks in enumerate(of_item):
+        for kind in _members(found.kinds, functools.reduce(int.__or__, [bits[rank] for rank in ranks])):
+            jobs.setdefault(kind, []).append(number)
+    tables = [(np.array(some), price_stage_items(program, some, of_item, kind)) for kind, some in jobs.items()]
+    alone = len(found.kinds) == 1
+    return Priced(
+        program=program,
+        prices=_slowest(len(program.items), tables),
+        cluster=found.kinds[0] if alone else cluster,
+        ranks=() if alone else _stage_kinds(found),
+        class_of=np.zeros(0, np.int64),
+    )
+
+
+def _stage_kinds(found: StageKinds) -> tuple[RankKind, ...]:
+    """What each stage stands for."""
+    columns = zip(found.stages.tolist(), found.replicas, found.of_rank, found.parts, strict=True)
+    return tuple(
+        [
+            _rank_kind(found.kinds, stage, np.unique(replicas), mine, int(np.bitwise_or.reduce(parts)))
+            for stage, replicas, mine, parts in columns
+        ]
+    )
 
 
 def _conditions(cluster: Cluster, mesh: ReplicaMesh) -> tuple[list[Cluster], Ints, Ints]:
@@ -147,15 +180,15 @@ def _price(folded: Program, unfolded: Unfolded, kinds: list[Cluster]) -> Prices:
         if item >= 0:
             for cluster in _members(kinds, bits):
                 jobs.setdefault(cluster, []).append(number)
-    return _slowest(folded, unfolded.folded_item, jobs)
-
-
-def _slowest(folded: Program, folded_item: Ints, jobs: dict[Cluster, list[int]]) -> Prices:
-    n = len(folded_item)
     tables = []
     for cluster, numbers in jobs.items():
-        items = tuple(folded.items[int(folded_item[i])] for i in numbers)
+        items = tuple(folded.items[int(unfolded.folded_item[i])] for i in numbers)
         tables.append((np.array(numbers), price(replace(folded, items=items), cluster)))
+    return _slowest(len(unfolded.folded_item), tables)
+
+
+def _slowest(n: int, tables: list[tuple[Ints, Prices]]) -> Prices:
+    """Put prices of some of n items each together; of an item with several the slowest."""
     classes = tuple(dict.fromkeys(which for _, p in tables for which in p.classes))
     columns: dict[str, Any] = {
         "occupancy": np.zeros(n),
@@ -205,20 +238,23 @@ def _rank_kinds(kinds: list[Cluster], of_rank: Ints, parts: Ints, class_of: Ints
     for number in range(int(class_of.max()) + 1):
         mine = np.flatnonzero(class_of == number)
         for rank in range(of_rank.shape[1]):
-            members, counts = np.unique(of_rank[mine[0], rank], return_counts=True)
-            gpus = [kinds[m].gpu for m in members.tolist()]
-            names = set.intersection(*(set(g.peak_flops) for g in gpus))
             touched = int(np.bitwise_or.reduce(parts[mine, rank].reshape(-1)))
-            out.append(
-                RankKind(
-                    pipeline_rank=rank,
-                    replicas=shown_numbers(mine),
-                    gpus=tuple(dict.fromkeys(g.name for g in gpus)),
-                    memory=min(g.usable_memory for g in gpus),
-                    host_memory=min(kinds[m].node.host_memory or 0.0 for m in members.tolist()),
-                    nvme=min(kinds[m].node.nvme or 0.0 for m in members.tolist()),
-                    peak_flops={d: float(np.average([g.peak(d) for g in gpus], weights=counts)) for d in names},
-                    parts=tuple(i for i in range(touched.bit_length()) if touched >> i & 1),
-                )
-            )
+            out.append(_rank_kind(kinds, rank, mine, of_rank[mine[0], rank], touched))
     return tuple(out)
+
+
+def _rank_kind(kinds: list[Cluster], place: int, replicas: Ints, of_rank: Ints, parts: int) -> RankKind:
+    """What a rank stands for whose members are of these kinds and belong to these parts."""
+    members, counts = np.unique(of_rank, return_counts=True)
+    gpus = [kinds[m].gpu for m in members.tolist()]
+    names = set.intersection(*(set(g.peak_flops) for g in gpus))
+    return RankKind(
+        pipeline_rank=place,
+        replicas=shown_numbers(replicas),
+        gpus=tuple(dict.fromkeys(g.name for g in gpus)),
+        memory=min(g.usable_memory for g in gpus),
+        host_memory=min(kinds[m].node.host_memory or 0.0 for m in members.tolist()),
+        nvme=min(kinds[m].node.nvme or 0.0 for m in members.tolist()),
+        peak_flops={d: float(np.average([g.peak(d) for g in gpus], weights=counts)) for d in names},
+        parts=tuple(i for i in range(parts.bit_length()) if parts >> i & 1),
+    )

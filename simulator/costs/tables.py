@@ -66,11 +66,12 @@ class Machine:
 
 
 @functools.lru_cache(maxsize=64)
-def machine_of(cluster: Cluster, backend: Backend = "nccl") -> Machine:
+def machine_of(cluster: Cluster, backend: Backend = "nccl", first: int = 0) -> Machine:
     """Return the machine of a cluster: with the calibrations it names, else those its GPU and wires have.
 
     Args:
         backend: the library that its collectives go through.
+        first: the world rank at which meshes begin.
 
     Raises:
         SpecError: the cluster names a calibration of no kind, or one that is not there.
@@ -80,7 +81,7 @@ def machine_of(cluster: Cluster, backend: Backend = "nccl") -> Machine:
     return Machine(
         cluster=cluster,
         gpu=gpu,
-        fabric=fabric_of(cluster, backend),
+        fabric=replace(fabric_of(cluster, backend), first=first),
         gemm=load_gemm_coefficients(gpu, named.get("gemm")),
         attention=load_attention_coefficients(gpu, named.get("attention")),
         memory_bound=load_memory_bound_coefficients(gpu, named.get("memory_bound")),

@@ -62,6 +62,7 @@ class Fabric:
         cards: network cards of all nodes of the job; 0 = of a benchmark, which has the switches to itself.
         backend: the library that a framework calls: the vendor's ("nccl" and its ports), or "gloo", through host memory.
         host_rate: what loops of a host move in its memory [B/s]; 0 = the node's file does not say.
+        first: the world rank at which the meshes begin that are placed on the wires.
     """
 
     architecture: str
@@ -85,6 +86,7 @@ class Fabric:
     cards: int = 0
     backend: Backend = "nccl"
     host_rate: float = 0.0
+    first: int = 0
 
     def through_host(self, rate: float) -> Fabric:
         """Return the wires of a library that copies messages through host memory: no rank gets more of any than a thread moves.
@@ -272,7 +274,7 @@ def place_group(
     >>> place.nodes, place.ranks_per_node, place.concurrent, place.level
     (2, 4, 2, 'fabric')
     """
-    return _place_group(axes, tuple(sorted(set(group))), *_sizes(cluster), _crosses(cluster))
+    return _place_group(axes, tuple(sorted(set(group))), *_sizes(cluster), _crosses(cluster), _first(cluster))
 
 
 def place_hop(
@@ -295,6 +297,11 @@ def place_hop(
 def _crosses(cluster: Cluster | Fabric | int) -> bool:
     """Return whether flows may cross on switches that the fabric describes."""
     return isinstance(cluster, Fabric) and cluster.topology is not None
+
+
+def _first(cluster: Cluster | Fabric | int) -> int:
+    """Return the world rank at which a mesh begins."""
+    return cluster.first if isinstance(cluster, Fabric) else 0
 
 
 def _sizes(cluster: Cluster | Fabric | int) -> tuple[int, int]:
@@ -321,11 +328,11 @@ def _strides(axes: tuple[tuple[str, int], ...], wanted: tuple[str, ...]) -> dict
 
 @functools.lru_cache(maxsize=4096)
 def _place_group(
-    axes: tuple[tuple[str, int], ...], group: tuple[str, ...], node: int, domain: int, crosses: bool
+    axes: tuple[tuple[str, int], ...], group: tuple[str, ...], node: int, domain: int, crosses: bool, first: int
 ) -> GroupPlacement:
     table = _strides(axes, group)
     members = offsets([table[name] for name, _ in axes if name in group])
-    bases = offsets([table[name] for name, _ in axes if name not in group])
+    bases = first + offsets([table[name] for name, _ in axes if name not in group])
     counts = np.bincount(bases % domain, minlength=domain)
     shifts = np.flatnonzero(counts)
     counts = counts[shifts]
@@ -346,12 +353,13 @@ def _place_group(
         ranks_per_node=most,
         fewest_per_node=fewest,
         level=level,
-        concurrent=_sharing(axes, group, table, domain, len(bases)) if nodes > 1 else 1,
+        concurrent=_sharing(axes, group, table, domain, len(bases), first) if nodes > 1 else 1,
         replicas=len(bases),
         leaving=leaving,
         lattice=Lattice(
             members=tuple(table[name] for name, _ in axes if name in group),
             groups=tuple(table[name] for name, _ in axes if name not in group),
+            first=first,
         )
         if crosses and nodes > 1
         else None,
@@ -364,6 +372,7 @@ def _sharing(
     table: dict[str, tuple[int, int]],
     domain: int,
     groups: int,
+    first: int,
 ) -> int:
     """Return the most groups that have members in one domain (the first 64 domains repeat the pattern)."""
     if groups == 1:
@@ -375,7 +384,7 @@ def _sharing(
         if name not in group:
             size, stride = table[name]
             number = number * size + ranks // stride % size
-    pairs = np.sort(ranks // domain * groups + number)
+    pairs = np.sort((ranks + first) // domain * groups + number)
     return int(np.diff(_edges(pairs[_edges(pairs)[:-1]] // groups)).max())
 
 

@@ -16,7 +16,7 @@ from typing import Annotated, Any, TypeVar
 from pydantic import Field
 
 from simulator.errors import PlanError, SpecError
-from simulator.job import apply_settings, make_job
+from simulator.job import apply_settings, check_equal_stages, make_job
 from simulator.lowering import resolve
 from simulator.specs import Listed, Spec, validate_spec
 from simulator.specs.toml_text import toml_key, toml_value
@@ -164,6 +164,7 @@ def controls_of(data: Mapping[str, Any], place: str) -> dict[str, Any]:
         data["model"] = {key: value for key, value in data["model"].items() if key not in _TOLD}
     _refuse_paths(data)
     job = make_job(data, place, "dropped")
+    check_equal_stages(job, "this page has controls for")
     resolved = resolve(job.workload, job.plan, job.cluster.world_size, place)
     w, plan = job.workload, job.plan
     out: dict[str, Any] = {

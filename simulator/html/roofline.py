@@ -44,7 +44,7 @@ def roofline_data(prediction: Prediction, cluster: Cluster) -> dict[str, Any]:
         if isinstance(item, Link) or not runs[number]:
             continue
         for table, count in item.pieces:
-            seconds = price_table(table, machine, program.axes).rows
+            seconds = price_table(table, machine, program.mesh_of(int(program.item_rank[number]))).rows
             for i in np.flatnonzero((table.kind == COMPUTE) & (seconds > 0)).tolist():
                 shape = tuple(table.shape[i].tolist())
                 key = (table.label[i], table.phase[i], table.work[i], table.dtype[i], shape)

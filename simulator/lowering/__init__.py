@@ -13,6 +13,7 @@ import numpy as np
 
 from simulator.errors import PlanError
 from simulator.lowering.grouping import with_groups
+from simulator.lowering.joined import joined
 from simulator.lowering.layers.expand import LayerCost, layer_costs
 from simulator.lowering.layers.outputs import on_one_rank
 from simulator.lowering.layers.recompute import Recompute, layer_policies, reversal_of
@@ -69,6 +70,8 @@ def resolve(
 ) -> ResolvedPlan:
     """Return the plan with every choice made: as `resolved_plan.resolve`, and what is left to memory is counted."""
     resolved = resolved_plan.resolve(workload, plan, world_size, cluster_name, tries)
+    if resolved.stages:
+        return resolved  # a rule refuses what is left to memory
     return with_groups(resolved, functools.partial(begin, workload))
 
 
@@ -87,6 +90,8 @@ def lower(workload: Workload, plan: Plan, world_size: int | None = None) -> Prog
 
 def lower_resolved(workload: Workload, resolved: ResolvedPlan) -> Program:
     """Return the program of a resolved plan."""
+    if resolved.stages:
+        return joined(resolved.stages, [lower_resolved(workload, stage) for stage in resolved.stages])
     state = begin(workload, resolved)
     for step in PASSES:
         step(state)

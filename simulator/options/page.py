@@ -71,6 +71,8 @@ def _words(kind: object, bounds: tuple[object, ...]) -> str:
         return "list of " + ("names" if words == "name" else words.replace("whole number", "whole numbers"))
     if kind is bool:
         return "true, false"
+    if isinstance(kind, type) and issubclass(kind, BaseModel):
+        return f"tables of {', '.join(kind.model_fields)}"
     units = [one.symbol for one in bounds if isinstance(one, Unit)]
     least, most = (next((getattr(one, key) for one in bounds if hasattr(one, key)), None) for key in ("ge", "le"))
     nouns: dict[object, str] = {int: "whole number", float: "number", str: "name"}

@@ -8,9 +8,11 @@ from simulator.options.option import given, more_than, one_of
 
 __all__ = [
     "AHEAD",
+    "BESIDE_MASTER",
     "BY_GATHER",
     "BY_MASKS",
     "COPIES",
+    "DEALT",
     "EACH_MICROBATCH",
     "ENDS_APART",
     "EXPERT_CHOICE",
@@ -18,6 +20,7 @@ __all__ = [
     "GATHERS",
     "IN_BACKWARD",
     "IN_TURNS",
+    "MESSAGES",
     "ON_DRIVES",
     "PARTITIONED",
     "SHARED_EXPERTS",
@@ -217,3 +220,17 @@ PARTITIONED = (
     ),
 )
 """Needs of partition_activations."""
+BESIDE_MASTER = given(
+    "precision.master_weights",
+    "gradient_dtype is that of buffers beside fp32 master weights",
+    values="precision = {precision.name!r} has none: gradients are {precision.compute} like the weights",
+    way="leave gradient_dtype out, or precision = 'bf16'",
+)
+MESSAGES = more_than("pipeline_parallel", 1, "p2p is about messages between pipeline ranks", way="leave p2p out")
+DEALT = more_than(
+    "chunks",
+    1,
+    "layer_split deals layers out over the chunks of pipeline ranks",
+    values="there is 1 chunk, which holds them all",
+    way="leave layer_split out, or pipeline_parallel > 1",
+)

@@ -6,16 +6,18 @@ Every choice is declared once, here: type, bounds and default, what it says, its
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, ConfigDict, Field
+from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 
 from simulator.options.option import FrameworkDefault, Group, check_needs, given, more_than, one_of
 from simulator.plan.needs import (
     AHEAD,
+    BESIDE_MASTER,
     BY_GATHER,
     BY_MASKS,
     COPIES,
+    DEALT,
     EACH_MICROBATCH,
     ENDS_APART,
     EXPERT_CHOICE,
@@ -23,11 +25,13 @@ from simulator.plan.needs import (
     GATHERS,
     IN_BACKWARD,
     IN_TURNS,
+    MESSAGES,
     ON_DRIVES,
     PARTITIONED,
     SHARED_EXPERTS,
     UNITS,
 )
+from simulator.plan.stages import Stage
 from simulator.plan.values import (
     Attention,
     Degree,
@@ -280,15 +284,7 @@ class Plan(Spec):
     exchange_staleness: Annotated[Degree | None, GRADIENTS] = None
     """Steps that a worker of stale_parameter_server may be ahead of the slowest (stale-synchronous); left out: any number."""
     gradient_dtype: Annotated[
-        Literal["fp32", "bf16", "fp16"] | None,
-        GRADIENTS,
-        FrameworkDefault("gradient_dtype"),
-        given(
-            "precision.master_weights",
-            "gradient_dtype is that of buffers beside fp32 master weights",
-            values="precision = {precision.name!r} has none: gradients are {precision.compute} like the weights",
-            way="leave gradient_dtype out, or precision = 'bf16'",
-        ),
+        Literal["fp32", "bf16", "fp16"] | None, GRADIENTS, FrameworkDefault("gradient_dtype"), BESIDE_MASTER
     ] = None
     """Number format of the gradient buffers."""
     gradient_reduce_dtype: Annotated[
@@ -305,27 +301,15 @@ class Plan(Spec):
     ] = None
     """Number format in which gradients are added between ranks; left out: that of the framework, else of the
     buffers."""
-    p2p: Annotated[
-        Messages | None,
-        PIPELINE,
-        FrameworkDefault("p2p"),
-        more_than("pipeline_parallel", 1, "p2p is about messages between pipeline ranks", way="leave p2p out"),
-    ] = None
+    p2p: Annotated[Messages | None, PIPELINE, FrameworkDefault("p2p"), MESSAGES] = None
     """Messages between pipeline ranks: latency (a message only delays its receiver) or blocking (it also holds the
     sender)."""
-    layer_split: Annotated[
-        tuple[Layers, ...] | None,
-        Listed,
-        PIPELINE,
-        more_than(
-            "chunks",
-            1,
-            "layer_split deals layers out over the chunks of pipeline ranks",
-            values="there is 1 chunk, which holds them all",
-            way="leave layer_split out, or pipeline_parallel > 1",
-        ),
-    ] = None
+    layer_split: Annotated[tuple[Layers, ...] | None, Listed, PIPELINE, DEALT] = None
     """Layers per chunk, in order of the global chunk number; left out: balanced."""
+    stages: Annotated[tuple[Stage, ...] | None, Listed, PIPELINE] = None
+    """Pipeline stages that have ranks of their own, one after another on the cluster: [{ranks = 8}, {ranks = 4, tensor_parallel = 2}],
+    each with its layers (else in proportion to its GPUs) and its recompute where these are its own; microbatch_size counts the
+    sequences that all of a stage share; left out: all stages are as wide."""
     fsdp_unit: Annotated[Literal["chunk"] | Degree | None, FSDP, UNITS] = None
     """Layers gathered together, or "chunk" for all of a chunk; left out: 1."""
     fsdp_gather: Annotated[Literal["microbatch", "visit"] | None, FSDP, UNITS] = None
@@ -440,9 +424,19 @@ class Plan(Spec):
     framework: Annotated[str, KERNELS] = "megatron_core"
     """Name of the framework profile, which says what the plan leaves open."""
 
+    @model_validator(mode="before")
+    @classmethod
+    def _count_stages(cls, data: Any) -> Any:
+        """As many pipeline ranks as stages, where nobody says how many."""
+        if isinstance(data, dict) and isinstance(data.get("stages"), list | tuple):
+            return {"pipeline_parallel": max(1, len(data["stages"])), **data}
+        return data
+
     @property
     def model_parallel_size(self) -> int:
         """GPUs of one replica."""
+        if self.stages:
+            return sum(stage.ranks for stage in self.stages)
         return self.tensor_parallel * self.context_parallel * self.pipeline_parallel
 
     def check_needs(self, of: str, *names: str, **facts: object) -> None:

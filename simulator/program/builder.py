@@ -31,6 +31,7 @@ from simulator.program.program import (
     Link,
     Program,
     Segment,
+    StageMesh,
     Tensor,
 )
 
@@ -108,6 +109,7 @@ class ProgramBuilder:
     ) -> None:
         self.name, self.axes, self.framework, self.tokens = name, tuple(axes), framework, tokens
         self._weights: list[float] = []
+        self._stages: list[StageMesh] = []
         self._streams: list[tuple[int, str]] = []
         self._items: list[Segment | FusedSegment | Link] = []
         self._effects: list[Effect] = []
@@ -116,9 +118,10 @@ class ProgramBuilder:
         self._nvme: dict[int, tuple[Tensor, ...]] = {}
         self._rows: list[dict[str, Any]] = []
 
-    def add_rank(self, weight: float = 1.0) -> int:
-        """Add a folded rank that stands for `weight` real ranks."""
+    def add_rank(self, weight: float = 1.0, mesh: StageMesh | None = None) -> int:
+        """Add a folded rank that stands for `weight` real ranks, which lie on a mesh of their own where stages are unequal."""
         self._weights.append(float(weight))
+        self._stages += [mesh] if mesh is not None else []
         return len(self._weights) - 1
 
     def add_stream(self, rank: int, lane: str = "compute") -> int:
@@ -255,6 +258,7 @@ class ProgramBuilder:
             stream_rank=_fixed([rank for rank, _ in self._streams], np.int32),
             stream_lane=tuple(lane for _, lane in self._streams),
             rank_weight=_fixed(self._weights, np.float64),
+            stages=tuple(self._stages),
             effects=tuple(self._effects),
             start_effect=self._column("start_effect", np.int32),
             end_effect=self._column("end_effect", np.int32),

@@ -21,6 +21,7 @@ rows in the order of their row numbers.
 from __future__ import annotations
 
 import functools
+import math
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -43,12 +44,14 @@ __all__ = [
     "TRANSFER",
     "Block",
     "Effect",
+    "End",
     "FusedSegment",
     "Link",
     "OperatorTable",
     "Program",
     "Segment",
     "Served",
+    "StageMesh",
     "Tensor",
     "bytes_by_category",
 ]
@@ -163,6 +166,37 @@ class Served(NamedTuple):
     each: bool = False
 
 
+class End(NamedTuple):
+    """How the ranks of a stage hold what goes between stages, the copies and parts of a row on consecutive ranks.
+
+    Args:
+        rows: ranks or groups of ranks that have as many sequences each of a microbatch.
+        parts: equal parts of a row, each on a rank of its own.
+        copies: ranks that hold the same part.
+    """
+
+    rows: int = 1
+    parts: int = 1
+    copies: int = 1
+
+    @property
+    def ranks(self) -> int:
+        """Of the stage."""
+        return self.rows * self.parts * self.copies
+
+
+class StageMesh(NamedTuple):
+    """Where the real ranks of a rank of the program lie: their mesh axes, innermost first, and the world rank of the first."""
+
+    axes: tuple[tuple[str, int], ...]
+    first: int
+
+    @property
+    def ranks(self) -> int:
+        """How many."""
+        return math.prod(size for _, size in self.axes)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Link:
     """A transfer, a collective beside the compute, or a copy.
@@ -179,6 +213,8 @@ class Link:
         slices: of a collective through a list of tensors: how many of them the host makes, and copies from or to one flat message,
             one by one; 0 where the message is one tensor.
         served: of a collective through servers: who they are; None where the cluster's library chooses how it goes.
+        ends: of a transfer between stages with ranks of their own: how the ranks on either side hold what is sent; `message` is all
+            of it then. () = from each rank to one.
     """
 
     name: str
@@ -192,6 +228,7 @@ class Link:
     blocks: bool = False
     slices: int = 0
     served: Served | None = None
+    ends: tuple[End, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -304,6 +341,8 @@ class Program:
     """Name of the framework profile whose host costs apply; "" = the host costs nothing."""
     tokens: int = 0
     """What all ranks train on in the step, of a program that no workload stands behind; 0 = not told."""
+    stages: tuple[StageMesh, ...] = ()
+    """Per rank: the mesh of its own where pipeline stages have unequal ones; () = `axes` are those of all."""
 
     @property
     def size(self) -> int:
@@ -314,6 +353,24 @@ class Program:
     def ranks(self) -> int:
         """Number of folded ranks."""
         return len(self.rank_weight)
+
+    @functools.cached_property
+    def item_rank(self) -> NDArray[np.int64]:
+        """Per item: the rank of the first row that runs it; 0 where none does."""
+        out = np.zeros(len(self.items), np.int64)
+        out[self.item[::-1]] = self.rank[::-1]
+        return out
+
+    @property
+    def world_size(self) -> int:
+        """Real ranks."""
+        if self.stages:
+            return sum(mesh.ranks for mesh in self.stages)
+        return math.prod(size for _, size in self.axes)
+
+    def mesh_of(self, rank: int) -> tuple[tuple[str, int], ...]:
+        """Return the mesh axes on which a rank's items run."""
+        return self.stages[rank].axes if self.stages else self.axes
 
     @functools.cached_property
     def rows(self) -> Rows:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from simulator.errors import refuse
 from simulator.program.program import COLLECTIVE, Link, Program
 
 __all__ = ["ReplicaMesh", "alike", "replica_mesh", "teams"]
@@ -54,6 +55,12 @@ def replica_mesh(program: Program) -> ReplicaMesh:
     >>> mesh.count, mesh.members, mesh.meeting.tolist(), mesh.world[1].tolist()
     (3, 2, [0], [[2, 3]])
     """
+    if program.stages:
+        refuse(
+            "replicas of a stage with ranks of its own split every microbatch and are one timeline",
+            f"program {program.name!r} has {program.ranks} such stages",
+            "leave plan.stages out where replicas are told apart (jitter, variation)",
+        )
     in_step = set(_IN_STEP) | _inside_segments(program)
     names = [name for name, _ in program.axes]
     apart = [name for name in names if name != "pp" and name not in in_step]

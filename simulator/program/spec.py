@@ -36,6 +36,7 @@ from simulator.program.program import (
     Program,
 )
 from simulator.program.rows import fixed
+from simulator.program.stage_rules import stages_have_meshes
 
 __all__ = ["RULES", "check_runnable", "find_deadlock", "verify"]
 
@@ -422,6 +423,7 @@ _LOOKS_AT: dict[Callable[[Program], None], str] = {
     _kinds_match_items: _FORM,
     _all_members_take_part: _FORM,
     _amounts_are_finite: _AMOUNTS,
+    stages_have_meshes: _AMOUNTS,
     actions_are_whole: _FORM,
     actions_are_in_order: _ROWS,
     _memory_returns_to_its_base: _AMOUNTS,

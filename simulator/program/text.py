@@ -51,11 +51,13 @@ def render_text(program: Program) -> str:
     item 0 segment "layer" phase=forward
     0 compute item=0 on 0:compute  # layer
     """
-    axes = f" axes={','.join(f'{name}={size}' for name, size in program.axes)}" if program.axes else ""
+    axes = f" axes={_axes(program.axes)}" if program.axes else ""
     framework = f" framework={_word(program.framework)}" if program.framework else ""
     tokens = f" tokens={program.tokens}" if program.tokens else ""
     lines = [f"program {_quote(program.name)}{axes}{framework}{tokens}"]
-    lines += [f"rank {rank} weight={_number(weight)}" for rank, weight in enumerate(program.rank_weight.tolist())]
+    own = [f" axes={_axes(mesh.axes)} first={mesh.first}" for mesh in program.stages] or [""] * program.ranks
+    weights = program.rank_weight.tolist()
+    lines += [f"rank {rank} weight={_number(weight)}{own[rank]}" for rank, weight in enumerate(weights)]
     for rank, effect in enumerate(program.resident):
         lines += [f"resident {rank} {_tensor(tensor)}" for tensor in effect.tensors]
     for rank, effect in enumerate(program.host_resident):
@@ -69,6 +71,10 @@ def render_text(program: Program) -> str:
         lines += [f"effect {number}", *(f"tensor {number} {_tensor(tensor)}" for tensor in effect.tensors)]
     lines += _rows(program, streams)
     return "\n".join(lines) + "\n"
+
+
+def _axes(axes: tuple[tuple[str, int], ...]) -> str:
+    return ",".join(f"{name}={size}" for name, size in axes)
 
 
 def _items(program: Program) -> list[str]:
@@ -140,9 +146,10 @@ def _link(link: Link) -> str:
     ranks = ",".join(map(str, link.pipeline_ranks)) or "-"
     slices = f" slices={link.slices}" if link.slices else ""
     served = f" served={write_served(link.served)}" if link.served else ""
+    ends = f" ends={','.join('x'.join(map(str, end)) for end in link.ends)}" if link.ends else ""
     return (
-        f"{what} {_quote(link.name)} message={_bytes(link.message)} dtype={_word(link.dtype)} "
-        f"group={_join(link.group)} ranks={ranks} account={_word(link.account)}{slices}{served}{' blocks' if link.blocks else ''}"
+        f"{what} {_quote(link.name)} message={_bytes(link.message)} dtype={_word(link.dtype)} group={_join(link.group)} "
+        f"ranks={ranks} account={_word(link.account)}{slices}{served}{ends}{' blocks' if link.blocks else ''}"
     )
 
 

@@ -24,12 +24,14 @@ from simulator.program.program import (
     OperatorTable,
     Program,
     Segment,
+    StageMesh,
     Tensor,
 )
 from simulator.program.spec import verify
 from simulator.program.text_words import (
     Line,
     read_axes,
+    read_ends,
     read_group,
     read_kind,
     read_name,
@@ -192,9 +194,10 @@ class _Reader:
 
     def _rank(self, line: Line) -> None:
         self.next("rank", line)
-        weight = line.take("weight", read_number)
-        line.end("weight=1")
-        self.build.add_rank(weight)  # type: ignore[union-attr]
+        weight, axes = line.take("weight", read_number), line.take("axes", read_axes, None)
+        mesh = None if axes is None else StageMesh(tuple(axes), line.take("first", read_whole))
+        line.end("weight=1, axes=tp=2,dp=4, first=8")
+        self.build.add_rank(weight, mesh)  # type: ignore[union-attr]
 
     def _resident(self, line: Line) -> None:
         self.resident.setdefault(self._known_rank(line), []).append(_tensor(line))
@@ -390,9 +393,10 @@ def _link(word: str, line: Line) -> Link:
         collective=collective,
         slices=line.take("slices", read_whole, 0),
         served=line.take("served", read_served, None),
+        ends=line.take("ends", read_ends, ()),
         blocks=line.flag("blocks"),
     )
-    line.end("message=, dtype=, group=, ranks=, account=, slices=, served=, blocks")
+    line.end("message=, dtype=, group=, ranks=, account=, slices=, served=, ends=, blocks")
     return link
 
 

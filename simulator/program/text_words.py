@@ -7,12 +7,13 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from simulator.program.program import KIND_NAMES, Served
+from simulator.program.program import KIND_NAMES, End, Served
 from simulator.units import parse
 
 __all__ = [
     "Line",
     "read_axes",
+    "read_ends",
     "read_group",
     "read_kind",
     "read_name",
@@ -182,6 +183,14 @@ def read_pieces(word: str, what: str) -> list[tuple[int, int]]:
     if any(len(pair) != 2 for pair in pairs):
         raise ValueError(f"pieces are count x table such as 24x0,1x1, got {word!r}")
     return [(read_whole(count, what), read_whole(table, what)) for count, table in pairs]
+
+
+def read_ends(word: str, what: str) -> tuple[End, ...]:
+    """Return the two ends of a transfer between stages, rows x parts x copies each: 2x1x4,8x1x1."""
+    ends = [part.split("x") for part in word.split(",")]
+    if len(ends) != 2 or any(len(end) != 3 for end in ends):
+        raise ValueError(f"ends are rows x parts x copies of two stages such as 2x1x4,8x1x1, got {word!r}")
+    return tuple(End(*(read_whole(size, what) for size in end)) for end in ends)
 
 
 def read_axes(word: str, what: str) -> list[tuple[str, int]]:

@@ -10,6 +10,7 @@ import numpy as np
 from simulator.program.program import CATEGORIES
 from simulator.report.prediction import Prediction
 from simulator.report.ranks import ranks_section
+from simulator.report.stages import stages_section, stages_text
 from simulator.report.table import Section, Table, bar, percent
 from simulator.report.window import step_window
 from simulator.units import show
@@ -24,7 +25,8 @@ _SHORT = {"optimizer_states": "optimizer", "communication": "comm"}
 
 def describe(prediction: Prediction, name: str) -> list[Section]:
     """Return all sections, in reading order."""
-    differ = [ranks_section(prediction)] if prediction.ranks else []
+    differ = [stages_section(prediction)] if prediction.program.stages else []
+    differ += [ranks_section(prediction)] if prediction.ranks else []
     return [
         headline(prediction, name),
         *differ,
@@ -42,6 +44,7 @@ def headline(prediction: Prediction, name: str) -> Section:
         flops = "FLOP not known"
     kernels = "" if p.workload.unit == "image" else f"attention {facts.get('attention')}, "
     axes = " x ".join(f"{axis} {size}" for axis, size in p.program.axes if size > 1) or "one GPU"
+    axes = f"{len(p.provenance['stages'])}{stages_text(p)}" if p.program.stages else axes
     rate = f"{p.tokens_per_second_per_gpu:,.0f} {p.workload.unit}s/s per GPU, " if p.tokens else ""
     what = (
         f"a recorded step, host costs of {facts.get('framework')}"
@@ -142,12 +145,12 @@ def _some_ranks(count: int, fullest: int) -> list[int]:
     return out
 
 
-def _staleness(old: Sequence[int]) -> list[str]:
+def _staleness(old: Sequence[int], of: str) -> list[str]:
     """Of a schedule without a flush: how many updates lie between the weights of a gradient and those that it changes."""
     if not old:
         return []
     ranks = [f"{old[rank]}" if rank >= 0 else "..." for rank in _some_ranks(len(old), 0)]
-    said = f"{old[0]}" if len(set(old)) == 1 else f"{', '.join(ranks)} (by pipeline rank)"
+    said = f"{old[0]}" if len(set(old)) == 1 else f"{', '.join(ranks)} (by {of})"
     return [f"gradients are of weights {said} updates old; steps to an accuracy are not predicted"]
 
 
@@ -196,7 +199,7 @@ def sure_section(prediction: Prediction) -> Section:
             f"between the switches of {paths['cards']:,} network cards, which nobody described, long flows are taken to get "
             f"{percent(paths['share'])} of a card (cluster.topology says how they lie)"
         )
-    lines += _staleness(facts.get("staleness", ()))
+    lines += _staleness(facts.get("staleness", ()), "stage" if "stages" in facts else "pipeline rank")
     lines += _staleness_of_nodes(facts.get("staleness_of_nodes", {}), facts.get("staleness_bound"))
     if facts.get("unsaid"):
         lines.append(f"not predicted of gradient_exchange = {facts['gradient_exchange']!r}: {facts['unsaid']}")

@@ -58,13 +58,14 @@ def step_window(program: Program, trace: Trace) -> StepWindow:
     if steps == 1:
         return StepWindow(0.0, trace.makespan)
     own = np.flatnonzero((program.kind == COMPUTE) & (program.rank == 0) & (program.action != _UPDATE))
-    ends = np.zeros(int(program.microbatch[own].max(initial=-1)) + 1)
-    np.maximum.at(ends, program.microbatch[own], trace.end[own])
+    known, place = np.unique(program.microbatch[own], return_inverse=True)
+    ends = np.zeros(len(known))
+    np.maximum.at(ends, place, trace.end[own])
     each, rest = divmod(len(ends), steps)
     if not each or rest:
         raise _unlike(f"rank 0 computes {len(ends)} microbatches in {steps} steps")
     first = steps // 2 * each - 1
-    ranks = dict(program.axes).get("pp", program.ranks)
+    ranks = each if program.stages else dict(program.axes).get("pp", program.ranks)  # such steps are whole rounds
     held = each  # microbatches in the window
     if each >= ranks or (np.diff(program.step[own]) >= 0).all():
         ends = np.repeat(ends.reshape(steps, each).max(axis=1), each)  # a step's last backward, whichever it is of

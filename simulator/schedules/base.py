@@ -36,6 +36,7 @@ class Schedule(abc.ABC):
         updates_each_microbatch: of one without a flush, whether weights change after every backward, or once per step.
         slices: whether parts are slices of the sequence, which causal attention makes unequal in time; where they are,
             `Shape.chunks_per_rank` is the number of slices, and a rank holds one chunk.
+        deals: whether the replicas of a stage take microbatches in turn, where stages have as many replicas as they like (`dealt`).
         balances_slices: whether ranks exchange work so that slices take equal time all the same.
     """
 
@@ -48,6 +49,7 @@ class Schedule(abc.ABC):
     splits_backward: ClassVar[bool] = False
     replicas: ClassVar[int] = 1
     slices: ClassVar[bool] = False
+    deals: ClassVar[bool] = False
     balances_slices: ClassVar[bool] = False
 
     @abc.abstractmethod
@@ -101,6 +103,17 @@ class Schedule(abc.ABC):
         raise PlanError(
             f"steps run into each other only where weights change without a flush: schedule {self.name} flushes; "
             f"ask for one step, or use schedule pipedream (got {steps} steps)"
+        )
+
+    def dealt(self, widths: tuple[int, ...]) -> Schedule:
+        """Return the schedule for stages of so many replicas, which take microbatches in turn; a rank of its order does what all of
+        a stage's replicas do.
+
+        Raises:
+            PlanError: replicas split microbatches under this one.
+        """
+        raise PlanError(
+            f"replicas of a stage take microbatches in turn under schedule pipedream; under {self.name} they split each (got {widths})"
         )
 
     def weight_versions(self, shape: Shape) -> NDArray[np.int64]:

@@ -18,6 +18,7 @@ class PipeDream2BW(PipeDream):
     aliases = ("2bw",)
     source = "Narayanan et al., Memory-Efficient Pipeline-Parallel DNN Training, ICML 2021, arXiv:2006.09503"
     updates_each_microbatch = False
+    deals = False
 
     def weight_versions(self, shape: Shape) -> NDArray[np.int64]:
         """Return 2 for every rank.

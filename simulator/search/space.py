@@ -18,7 +18,7 @@ from typing import Any
 from simulator.aliases import explained, renamed
 from simulator.errors import SpecError, UnknownNameError
 from simulator.hardware.cluster import Cluster, load_cluster
-from simulator.job import Job, parse_value
+from simulator.job import Job, check_equal_stages, parse_value
 from simulator.plan.plan import Plan
 from simulator.search.defaults import Offered, offered_ranges
 from simulator.search.fitted import fitted_split
@@ -332,6 +332,7 @@ def make_space(
     several = sorted(field for field, values in fixed.items() if len(values) != 1)
     if several:
         raise SpecError(f"--fix {several[0]} takes one value, got {len(fixed[several[0]])}. Way out: --range")
+    check_equal_stages(job, "a search chooses the widths of")
     pinned = Space(job=job, ranges=fixed, moves=_moves(job, fixed, fixed))
     also = also or {}
     for name, values in {**ranges, **fixed, **also}.items():

@@ -371,11 +371,15 @@ def _derived_job(path: str, settings: Sequence[str]) -> dict[str, str]:
     job = load_job(path, settings)
     resolved = resolve(job.workload, job.plan, job.cluster.world_size, f"cluster {job.cluster.name!r}")
     axes = " x ".join(f"{axis} {size}" for axis, size in resolved.axes)
+    held = f"{resolved.microbatches} of {resolved.microbatch_size} per replica"
+    if resolved.stages:
+        axes = f"stages of {', '.join(str(s.tensor_parallel * s.data_parallel) for s in resolved.stages)}"
+        held = f"{resolved.microbatches} of {job.plan.microbatch_size}"
     return {
         "model": f"{job.workload.model.name}, {job.workload.model.parameters:,} parameters",
         "GPUs": f"{job.cluster.world_size:,} x {job.cluster.gpu.name}: {axes}",
         "tokens per step": f"{job.workload.tokens:,}",
-        "microbatches": f"{resolved.microbatches} of {resolved.microbatch_size} per replica",
+        "microbatches": held,
         "schedule": resolved.schedule.name,
         "recompute": resolved.recompute,
         "attention kernel": resolved.style.attention,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from simulator.errors import PlanError, SimulatorError
@@ -151,9 +151,11 @@ def neighbours(job: Job) -> list[Change]:
         PlanError: the job's own plan cannot be.
     """
     now = resolve(job.workload, job.plan, job.cluster.world_size)
+    if now.stages:
+        now = replace(now, microbatch_size=job.plan.microbatch_size)  # of all ranks of a stage
     offered = (
         *_memory_changes(now),
-        *_degree_changes(job, now),
+        *(() if now.stages else _degree_changes(job, now)),
         *_pipeline_changes(now),
         *_kernel_changes(now, job.cluster.gpu.architecture),
     )

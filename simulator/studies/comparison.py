@@ -380,7 +380,9 @@ def _pipeline_facts(job: Job, prediction: Prediction) -> PipelineFacts | None:
     if job.plan.pipeline_parallel < 2:
         return None
     schedule, shape = SCHEDULES.get(prediction.provenance["schedule"]), job_shape(job)
-    copies = schedule.placement(shape).weight_copies() * schedule.weight_versions(shape)
+    stages = prediction.provenance.get("stages")
+    versions = [stage["weight_versions"] for stage in stages] if stages else schedule.weight_versions(shape)
+    copies = schedule.placement(shape).weight_copies() * versions
     program = prediction.program
     one = program.rank < dict(program.axes).get("pp", program.ranks)  # the first class of replicas, where they differ
     sent = program.item[(program.kind == TRANSFER) & one & (program.step == 0)]

@@ -144,8 +144,8 @@ def message_bytes(prediction: Prediction) -> dict[str, float]:
     """
     out: dict[str, float] = {}
     program = prediction.program
-    sizes = dict(program.axes)
-    for item, uses in zip(program.items, _uses(prediction).tolist(), strict=True):
+    for number, (item, uses) in enumerate(zip(program.items, _uses(prediction).tolist(), strict=True)):
+        sizes = dict(program.mesh_of(int(program.item_rank[number])))
         for kind, message, group, members in _messages(item):
             brought = (
                 message / (members or int(np.prod([sizes[axis] for axis in group])))

@@ -27,7 +27,7 @@ from simulator.errors import SimulatorError, SpecError
 from simulator.hardware.cluster import Cluster, build_cluster
 from simulator.hardware.fabric import GroupPlacement, place_group, place_hop
 from simulator.hardware.neighbours import Neighbour, nodes_in_each_pod, rate_beside
-from simulator.job import Job, load_job
+from simulator.job import Job, check_equal_stages, load_job
 from simulator.program.calls import NodeExchange
 from simulator.program.program import COLLECTIVE, TRANSFER, Link, Program
 from simulator.report.prediction import Prediction
@@ -117,6 +117,7 @@ def beside_neighbours(job: Job) -> tuple[Job, Beside | None]:
     if not job.neighbours:
         return job, None
     _check(job)
+    check_equal_stages(job, "neighbours are known beside")
     jobs = [replace(job, neighbours=()), *(_neighbour(job.cluster, n, i) for i, n in enumerate(job.neighbours))]
     names = [job.name, *(n.job for n in job.neighbours)]
     meets = [i + 1 for i, n in enumerate(job.neighbours) if n.placement == "interleaved"]

@@ -60,8 +60,9 @@ class PlanInstead:
 
 
 def plan_instead(job: Job, prediction: Prediction) -> PlanInstead | None:
-    """Return a quicker plan that fits, where the job's own fits; None where the step is too large to look for one unasked."""
-    if not prediction.fits or prediction.program.size > _MOST_ROWS:
+    """Return a quicker plan that fits, where the job's own fits; None where the step is too large to look for one unasked, or its stages
+    have ranks of their own, which no search varies."""
+    if not prediction.fits or prediction.program.size > _MOST_ROWS or job.plan.stages:
         return None
     plans, trial = other_plan(job, _FEW_TRIES)
     quicker = prediction.step_time * (1.0 - _NOTICEABLE)
@@ -79,6 +80,8 @@ def other_plan(job: Job, tries: int | None = None) -> tuple[int, Trial | None]:
     Args:
         tries: how many plans are simulated at most; None = as many as a quick search does.
     """
+    if job.plan.stages:
+        return 0, None  # no search varies them
     answer = quick_search(job, near=True, **({} if tries is None else {"tries": tries}))
     found = answer.chosen
     if found is None:

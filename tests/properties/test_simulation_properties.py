@@ -186,6 +186,7 @@ PLAN_FIELDS: dict[str, tuple[dict[str, Any], Any, Any]] = {
     "gradient_dtype": ({}, "fp32", "bf16"),
     "p2p": ({"pipeline_parallel": 2}, "latency", "blocking"),
     "layer_split": ({"pipeline_parallel": 2}, (12, 12), (10, 14)),
+    "stages": ({"microbatch_size": 4}, [{"ranks": 4}, {"ranks": 4}], [{"ranks": 4, "tensor_parallel": 2}] * 2),
     "fsdp_prefetch": ({"zero_stage": 3, "framework": "torchtitan"}, 0, 3),
     "reshard_after_forward": ({"zero_stage": 3, "framework": "torchtitan"}, True, False),
     "clip_gradients": ({}, True, False),

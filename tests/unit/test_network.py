@@ -341,3 +341,19 @@ def test_the_same_profile_is_an_order_of_stages(tmp_path: Path) -> None:
     slowest = max(p.breakdown["forward"], p.breakdown["backward"])
     assert p.step_time > slowest
     assert p.model_flops == 0
+
+
+def test_weights_of_a_layer_that_took_no_time_are_reduced_with_the_others() -> None:
+    """A profile of a framework has nodes whose kernels were too short to be seen, or ran elsewhere."""
+    layers = [measured("a", 1e-3), measured("b", 0.0, parameters=10_000_000), measured("c", 1e-3)]
+    said = {
+        "name": "timed",
+        "family": "timed",
+        "architecture": "network",
+        "network": {"image": [8, 1, 1], "layers": [{"name": f"layer_{s['name']}", "steps": [s]} for s in layers]},
+    }
+    model = validate_spec(said, Model, "here", from_file=False)
+    work = Workload(model=model, sequence_length=1, global_batch_size=8, precision="fp32", optimizer="sgd")
+    program = lower(work, Plan(microbatch_size=4, framework="pytorch_ddp"), 2)
+    sums = [item.message for item in program.items if isinstance(item, Link) and "gradients of" in item.name]
+    assert sum(sums) == 4 * 10_000_000

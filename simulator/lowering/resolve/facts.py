@@ -30,6 +30,7 @@ from simulator.lowering.resolve.plan_rules import check_reduce_dtype
 from simulator.lowering.resolve.recompute_rules import resolve_recompute
 from simulator.lowering.resolve.shape_rules import check_shapes
 from simulator.lowering.resolve.shard_rules import check_shards, check_units, with_shards
+from simulator.lowering.resolve.stage_rules import schedule_of
 from simulator.lowering.resolve.workload_rules import check_chunks, check_documents, check_loss, check_optimizer
 from simulator.options.option import chosen
 from simulator.partition.compose import compose
@@ -39,7 +40,6 @@ from simulator.plan.framework import Framework, load_framework
 from simulator.plan.plan import Plan
 from simulator.plan.values import AXES
 from simulator.remembered import kept
-from simulator.schedules import SCHEDULES
 from simulator.schedules.base import Schedule, Shape
 from simulator.workload.blocks.one_hot import GROUP_SIZE
 from simulator.workload.graph import Dim
@@ -123,8 +123,7 @@ class Facts:
     @kept
     def schedule(self) -> Schedule:
         """The one named, or the usual one."""
-        plan = self.plan
-        return SCHEDULES.get(plan.schedule or ("interleaved_1f1b" if plan.chunks_per_rank > 1 else "one_f_one_b"))
+        return schedule_of(self.plan)
 
     @kept
     def chunks(self) -> int:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import functools
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from simulator.errors import PlanError
 from simulator.lowering.exchanges import EXCHANGES
 from simulator.lowering.exchanges.base import EVERY_STEP, GradientExchange, StepKind, Terms
 from simulator.lowering.layers.recompute import Recompute
@@ -18,6 +19,7 @@ from simulator.lowering.resolve.exchange_rules import terms_of
 from simulator.lowering.resolve.expert_rules import Groups
 from simulator.lowering.resolve.facts import RULES, Facts
 from simulator.lowering.resolve.offload_rules import gradients_leave
+from simulator.lowering.resolve.stage_rules import stage_plans
 from simulator.options.option import chosen
 from simulator.partition.layout import Layout
 from simulator.plan.framework import Framework
@@ -100,6 +102,8 @@ class ResolvedPlan:
     exchange_terms: Terms = Terms()
     step_kind: StepKind = EVERY_STEP
     """Of which a program is made: one of `step_kinds`, the first where nobody chose."""
+    stages: tuple[ResolvedPlan, ...] = ()
+    """Of stages with ranks of their own: of each the plan of equal stages that are as wide; the fields above are those of the first."""
 
     @property
     def step_kinds(self) -> tuple[StepKind, ...]:
@@ -248,6 +252,8 @@ def resolve(
     Raises:
         PlanError: a rule is broken; the message names the nearest plan that works.
     """
+    if plan.stages is not None:
+        return _with_stages(workload, stage_plans(workload, plan, world_size, cluster_name), cluster_name)
     facts = Facts(workload, plan, world_size, cluster_name, tries)
     for rule in RULES:
         rule(facts)
@@ -334,6 +340,24 @@ def resolve(
         framework=framework,
         vocabulary=-(-workload.model.vocabulary // multiple) * multiple,
     )
+
+
+def _with_stages(workload: Workload, plans: tuple[Plan, ...], cluster_name: str) -> ResolvedPlan:
+    """Return the plan of stages with ranks of their own, each resolved as that of equal stages."""
+    known: dict[int, ResolvedPlan] = {}
+    first = [plans.index(plan) for plan in plans]
+    for number in dict.fromkeys(first):
+        plan = plans[number]
+        try:
+            known[number] = resolve(workload, plan, plan.model_parallel_size * (plan.data_parallel or 1), cluster_name)
+        except PlanError as error:
+            raise PlanError(f"stages[{number}]: {error}") from None
+    stages = tuple([known[number] for number in first])
+    if stages[0].schedule.deals:
+        schedule = stages[0].schedule.dealt(tuple([stage.data_parallel for stage in stages]))
+        every = workload.global_batch_size // plans[0].microbatch_size
+        stages = tuple([replace(stage, schedule=schedule, microbatches=every) for stage in stages])
+    return replace(stages[0], stages=stages)
 
 
 def _takes_messages_in_turn(schedule: Schedule) -> bool:

@@ -90,9 +90,9 @@ def _ends(table: OperatorTable, most: float, parameters: float) -> list[tuple[in
     alone = np.ones(len(table) + 1, np.bool_)
     for row in np.flatnonzero(table.beside >= 0).tolist():  # two rows that run beside each other stay together
         alone[min(row, table.beside[row]) + 1 : max(row, table.beside[row]) + 1] = False
-    alone[:-1] &= ~((table.kind == COLLECTIVE) & np.array([part == "weight" for part in table.part]))
+    alone[:-1] &= ~((table.kind == COLLECTIVE) & np.array([part == "weight" for part in table.part], np.bool_))
     made = (table.kind == COMPUTE) & np.array(
-        [p == "weight" and w == "gemm" for p, w in zip(table.part, table.work, strict=True)]
+        [p == "weight" and w == "gemm" for p, w in zip(table.part, table.work, strict=True)], np.bool_
     )
     products = np.where(made, table.shape[:, :3].prod(axis=1), 0)
     sizes = (products * (parameters / products.sum()) if products.sum() > parameters else products).tolist()

@@ -68,12 +68,16 @@ class Pipeline(Problem[tuple[Stage, ...]]):
         graph: without its inputs.
         levels: the lowest first.
         transfers: whether messages between stages bound the pace; the authors' optimizer leaves them out.
+        inputs: nodes in front of the graph that were left out of it; None = some elsewhere.
     """
 
     graph: CostGraph
     levels: tuple[Level, ...]
     transfers: bool = True
+    inputs: int | None = 0
     name: ClassVar[str] = "pipeline"
+    schedule: ClassVar[str] = "pipedream"
+    """Of the plan that a pipeline is."""
     objective: ClassVar[str] = "time per minibatch"
     drains: ClassVar[bool] = False
 
@@ -227,6 +231,23 @@ class Pipeline(Problem[tuple[Stage, ...]]):
 
         return list(leaves(plan, 0, 1))
 
+    def settings(self, plan: tuple[Stage, ...]) -> tuple[str, ...]:
+        """Return the pipeline as settings of a plan for the graph's model (`dtsim import graph`), whose first and last node are its ends.
+
+        () where a stage is no run of its layers, in the order in which the model has them.
+        """
+        flat = self.flat(plan)
+        first = self.states[[end for _, end, _ in flat]][:, list(self.graph.order)]  # (stages, nodes in their order)
+        counts = first.sum(axis=1)
+        runs = (first == (np.arange(first.shape[1]) < counts[:, None])).all()
+        if self.inputs is None or len(flat) < 2 or not runs:
+            return ()
+        layers = np.diff(counts, prepend=0)
+        layers[0] += self.inputs - 1
+        layers[-1] -= 1
+        stages = [f"{{ranks = {n}, layers = {held}}}" for (_, _, n), held in zip(flat, layers.tolist(), strict=True)]
+        return f"plan.schedule={self.schedule}", f"plan.stages=[{', '.join(stages)}]"
+
     def described(self, plan: tuple[Stage, ...]) -> Section:
         """See `Problem.described`: a row per stage of devices."""
         rows = tuple(
@@ -247,7 +268,16 @@ class Pipeline(Problem[tuple[Stage, ...]]):
                 f"{one / pace:.3g} times one device, {self.data_parallel / pace:.3g} times data parallelism on all {self.devices}",
             ),
             table=Table(headings=("stage", "nodes", "replicas", "work", "weights", "sends"), rows=rows),
+            below=self._run_by(plan),
         )
+
+    def _run_by(self, plan: tuple[Stage, ...]) -> tuple[str, ...]:
+        """How the simulator runs it."""
+        settings = " ".join(f"--set '{setting}'" for setting in self.settings(plan))
+        if not settings:
+            return ()
+        made = f"dtsim import graph {self.graph.name} --images N -o model.toml"
+        return (f"as a plan: {made}; dtsim run --model model.toml --cluster C {settings}",)
 
     def to_dict(self, plan: tuple[Stage, ...]) -> dict[str, Any]:
         """See `Problem.to_dict`."""
@@ -255,6 +285,7 @@ class Pipeline(Problem[tuple[Stage, ...]]):
         return {
             "over_one_device": self.one_device / pace,
             "over_data_parallel": self.data_parallel / pace,
+            "settings": list(self.settings(plan)),
             "stages": [
                 {
                     "replicas": replicas,
@@ -303,4 +334,11 @@ def make_pipeline(graph: CostGraph, levels: tuple[Level, ...], transfers: bool =
         ]
     if idle:
         raise SpecError(f"graph {graph.name!r} has inputs and nodes without work only")
-    return Pipeline(graph=found, levels=levels, transfers=transfers)
+    return Pipeline(graph=found, levels=levels, transfers=transfers, inputs=_inputs(graph, found))
+
+
+def _inputs(graph: CostGraph, found: CostGraph) -> int | None:
+    """Return how many nodes a graph has in front of what was kept of it; None where others are missing, too."""
+    inputs = len(graph.nodes) - len(found.nodes)
+    kept = [graph.nodes[node] for node in graph.order[inputs:]]
+    return inputs if kept == [found.nodes[node] for node in found.order] else None

@@ -37,6 +37,7 @@ class Synchronous(Pipeline):
     name: ClassVar[str] = "synchronous"
     objective: ClassVar[str] = "time per step"
     drains: ClassVar[bool] = True
+    schedule: ClassVar[str] = "one_f_one_b"
 
     @property
     def lower_bound(self) -> float:
@@ -77,7 +78,7 @@ class Synchronous(Pipeline):
         seconds = self.seconds_of(plan)
         filled = float(seconds.sum() - seconds.max())
         line = f"{show(filled, 's')} of a step to fill and drain, {self.microbatches} microbatches at {show(float(seconds.max()), 's')}"
-        return Section(title=found.title, lines=(*found.lines, line), table=found.table)
+        return Section(title=found.title, lines=(*found.lines, line), table=found.table, below=found.below)
 
 
 def make_synchronous(graph: CostGraph, level: Level, microbatches: int, transfers: bool = True) -> Synchronous:
@@ -94,4 +95,6 @@ def make_synchronous(graph: CostGraph, level: Level, microbatches: int, transfer
     if microbatches < 1:
         raise SpecError(f"a step has 1 microbatch or more, got {microbatches}")
     plain = make_pipeline(graph, (level,), transfers)
-    return Synchronous(graph=plain.graph, levels=plain.levels, transfers=transfers, microbatches=microbatches)
+    return Synchronous(
+        graph=plain.graph, levels=plain.levels, transfers=transfers, microbatches=microbatches, inputs=plain.inputs
+    )
