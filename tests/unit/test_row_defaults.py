@@ -199,3 +199,16 @@ def test_an_unknown_recompute_is_the_least_that_fits() -> None:
     assert "recompute = none (the least that may fit)" in assumed
     _, assumed = predict(placed(recompute="unknown", gbs="256", mbs="64"))
     assert "recompute = full (the least that may fit)" in assumed
+
+
+def test_flash_attention_of_before_its_second_release_is_the_first() -> None:
+    for version, word, kernel in (
+        ("2022-12", "flash", "flash1"),
+        ("2023-05", "flash attention", "flash1"),
+        ("2023-08", "flash attention", "flash2"),
+        ("2023", "flash attention", "flash2"),
+        ("2022-12", "flash attention 2", "flash2"),
+        ("", "flash attention", "flash2"),
+    ):
+        assert kernel == placed(version=version, attn_kernel=word).fields["attention"], (version, word)
+    assert "FlashAttention 1 in a run of 2022-12" in rules(version="2022-12", attn_kernel="flash")

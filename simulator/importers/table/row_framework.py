@@ -8,7 +8,7 @@ from typing import Any
 from simulator.importers.table.row_cluster import row_gpu
 from simulator.importers.table.row_notes import keeps_16_bits, words_said
 from simulator.importers.table.rows import CannotPlace, Row, number, text
-from simulator.importers.vocabulary.name_specs import month_of
+from simulator.importers.vocabulary.name_specs import month_of, time_told
 from simulator.importers.vocabulary.names import load_names
 from simulator.importers.vocabulary.words import kernel_by_words, precision_by_words
 from simulator.plan.framework import load_framework
@@ -117,6 +117,10 @@ def profile_of_run(row: Row, named: str, assumed: list[str]) -> str:
     return found
 
 
+_FLASH_2_SINCE = "202307"
+"""Dao, FlashAttention-2, arXiv 2307.08691 (July 2023): before it FlashAttention was the first."""
+
+
 def row_attention(row: Row, assumed: list[str]) -> dict[str, Any]:
     """Return the attention kernel that a row names, as a field of the plan; {} leaves it to the framework."""
     names, kernel = load_names(), text(row, "attn_kernel")
@@ -138,6 +142,10 @@ def row_attention(row: Row, assumed: list[str]) -> dict[str, Any]:
     note = names.find("attention_notes", kernel)
     if note:
         assumed.append(f"attention {kernel!r}: {note}")
+    told = time_told(text(row, "version")) or time_told(text(row, "framework"))
+    if found == "flash2" and "2" not in kernel and told and told < _FLASH_2_SINCE:
+        found = "flash1"
+        assumed.append(f"attention {kernel!r} is FlashAttention 1 in a run of {told[:4]}-{told[4:]}")
     return {"attention": found} if found else {}
 
 
