@@ -185,6 +185,10 @@ def test_of_sizes_that_nobody_told_those_are_taken_that_run_well() -> None:
     found = attempt({**ROW, **deep}, True)
     assert found.prediction is not None
     assert min(times("vp", (2, 3, 6), **deep).values()) == found.prediction.step_time
+    assert (
+        "2 chunks per rank (torchtitan's default)"
+        in attempt({**ROW, **deep, "framework": "torchtitan (FSDP2)"}, True).assumed
+    )
     assert "chunks_per_rank = 2 (" not in "; ".join(found.assumed)
 
 

@@ -196,7 +196,7 @@ def _schedule(row: Row, model: Model, pipeline: int, microbatches: int, assumed:
             return {"schedule": wanted, "chunks_per_rank": chunks, **split}
     if chunks is None:
         chunks = 2
-        assumed.append("2 chunks per rank (the depth of interleaving is not printed)")
+        assumed.append(f"2 chunks per rank ({_stages_by_default(row) or 'the depth of interleaving is not printed'})")
     even = stages is None or len(stages) != pipeline * chunks or sum(stages) != model.layers
     split = _own_chunks(model, pipeline * chunks, assumed) if even else {"layer_split": stages}
     if chunks > 1 and (microbatches % pipeline or (model.depth < pipeline * chunks and not split)):
@@ -307,10 +307,16 @@ def open_choices(row: Row, model: Model) -> dict[str, tuple[int, ...]]:
         out["mbs"] = tuple([2**n for n in range(local.bit_length()) if local % 2**n == 0])
     name = text(row, "schedule")
     interleaves = name and (load_names().find("schedules", name) or schedule_by_words(name)) == "interleaved_1f1b"
-    if pipeline > 1 and interleaves and not text(row, "vp") and _layout(row) is None:
+    if pipeline > 1 and interleaves and not text(row, "vp") and _layout(row) is None and not _stages_by_default(row):
         some = range(2, -(-model.depth // pipeline) + 1)
         out["vp"] = tuple([n for n in some if 0 in (model.depth % (n * pipeline), (model.depth + 2) % (n * pipeline))])
     return {column: values for column, values in out.items() if len(values) > 1 or (column == "vp" and values)}
+
+
+def _stages_by_default(row: Row) -> str:
+    """Return whose code has two chunks per rank of an interleaved schedule where nobody says how many; "" where it must be said."""
+    # pytorch/torchtitan distributed/pipeline_parallel.py: stages_per_rank is 1 of a schedule of single stages, else 2
+    return "torchtitan's default" if "torchtitan" in text(row, "framework").lower() else ""
 
 
 def _blank_microbatch(row: Row, pipeline: int, replicas: int) -> tuple[int, str]:
