@@ -178,18 +178,20 @@ def make_problem(name: str, of: str, asked: Asked) -> Problem[Any]:
     return make(of, asked)
 
 
-def _placement(of: str, asked: Asked) -> Placement:
+def _one_level(what: str, asked: Asked) -> tuple[int | None, float | None]:
+    """Return the devices and the bandwidth of `what`, with "has" or "have"; None = not said."""
     if len(asked.devices) > 1 or len(asked.bandwidths) > 1:
         raise SpecError(
-            "a placement has devices of one kind that reach each other alike: --devices N, --bandwidth B. "
+            f"{what} devices of one kind that reach each other alike: --devices N, --bandwidth B. "
             "Way out: --problem pipeline for levels of a network"
         )
+    return next(iter(asked.devices), None), next(iter(asked.bandwidths), None)
+
+
+def _placement(of: str, asked: Asked) -> Placement:
+    devices, bandwidth = _one_level("a placement has", asked)
     return make_placement(
-        read_cost_graph(of),
-        devices=asked.devices[0] if asked.devices else None,
-        hosts=asked.hosts,
-        memory=asked.memory,
-        bandwidth=asked.bandwidths[0] if asked.bandwidths else None,
+        read_cost_graph(of), devices=devices, hosts=asked.hosts, memory=asked.memory, bandwidth=bandwidth
     )
 
 
@@ -224,18 +226,8 @@ def _synchronous(of: str, asked: Asked) -> Synchronous:
 
 
 def _hybrid(of: str, asked: Asked) -> Hybrid:
-    if len(asked.devices) > 1 or len(asked.bandwidths) > 1:
-        raise SpecError(
-            "stages with tensor parallelism have devices of one kind that reach each other alike: --devices N, --bandwidth B. "
-            "Way out: --problem pipeline for levels of a network"
-        )
-    return make_hybrid(
-        read_cost_graph(of),
-        devices=asked.devices[0] if asked.devices else None,
-        memory=asked.memory,
-        bandwidth=asked.bandwidths[0] if asked.bandwidths else None,
-        microbatches=asked.microbatches,
-    )
+    devices, bandwidth = _one_level("stages with tensor parallelism have", asked)
+    return make_hybrid(read_cost_graph(of), devices, asked.memory, bandwidth, asked.microbatches)
 
 
 def _on_meshes(of: str, asked: Asked) -> Meshes:

@@ -192,6 +192,19 @@ def test_what_a_planner_found_runs_as_a_plan(problem: str, schedule: str, tmp_pa
     assert found.step_time == pytest.approx(seconds, rel=0.12)
 
 
+def test_a_pipeline_is_the_same_plan_however_its_drain_is_counted() -> None:
+    """A stage's layers are those of the model, inputs and all, and its schedule ends with a flush."""
+    asked = Asked(devices=(4,), bandwidths=(3.125e9,), microbatches=12)
+    synchronous, drained = (make_problem(name, "vgg16", asked) for name in ("synchronous", "drained"))
+    assert isinstance(synchronous, Pipeline)
+    assert isinstance(drained, Pipeline)
+    plan = PLANNERS.get("pipedream").solve(synchronous).plan
+    settings = synchronous.settings(plan)
+    assert settings[0] == "plan.schedule=one_f_one_b"
+    assert settings == drained.settings(plan)
+    assert synchronous.described(plan).below == drained.described(plan).below != ()
+
+
 def test_a_pipeline_of_one_stage_is_no_plan_of_stages() -> None:
     pipeline = make_problem("pipeline", "vgg16", Asked(devices=(4,), bandwidths=(1e15,)))
     assert isinstance(pipeline, Pipeline)

@@ -17,15 +17,15 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.errors import SpecError
-from simulator.planners.problems.pipeline import Level, Pipeline, Stage, make_pipeline
+from simulator.planners.problems.flushed import Flushed, make_flushed
+from simulator.planners.problems.pipeline import Level, Stage
 from simulator.report.table import Section
 from simulator.units import show
 from simulator.workload.cost_graph import CostGraph
@@ -47,22 +47,10 @@ class Link(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Drained(Pipeline):
-    """A pipeline by the time of a step, gradients reduced at its end.
+class Drained(Flushed):
+    """A pipeline by the time of a step, gradients reduced at its end."""
 
-    Args:
-        microbatches: of a step.
-    """
-
-    microbatches: int = 1
     name: ClassVar[str] = "drained"
-    objective: ClassVar[str] = "time per step"
-    drains: ClassVar[bool] = True
-
-    @property
-    def lower_bound(self) -> float:
-        """All devices busy all the time."""
-        return self.microbatches * float(self.work[-1]) / self.devices
 
     @cached_property
     def forward(self) -> NDArray[np.float64]:
@@ -170,18 +158,13 @@ class Drained(Pipeline):
         """s per step of one stage on all devices."""
         return self._pace((Stage(len(self.states) - 1, self.devices, ()),), 0, 0)
 
-    @property
-    def one_device(self) -> float:
-        """s per step of all on one device."""
-        return self.microbatches * float(self.work[-1])
-
     def described(self, plan: tuple[Stage, ...]) -> Section:
         """See `Problem.described`."""
         found = super().described(plan)
         shown = ", ".join(_range(devices) for _, _, devices in self.placed(plan))
         pace = self.microbatches * max(link.forward + link.backward for link in self.chain(plan))
         line = f"{self.microbatches} microbatches take {show(pace, 's')} of the step, filling, draining and the all_reduces the rest"
-        return Section(title=found.title, lines=(*found.lines, line, f"devices {shown}"), table=found.table)
+        return replace(found, lines=(*found.lines, line, f"devices {shown}"))
 
 
 def _range(devices: Iterable[int]) -> str:
@@ -196,17 +179,5 @@ def _range(devices: Iterable[int]) -> str:
 
 
 def make_drained(graph: CostGraph, levels: tuple[Level, ...], microbatches: int, transfers: bool = True) -> Drained:
-    """Return the problem of cutting a graph into stages of a pipeline that drains.
-
-    Args:
-        graph: see `make_pipeline`; its times and bytes are those of one microbatch.
-        levels: of the network, the lowest first.
-        microbatches: of a step.
-
-    Raises:
-        SpecError: no microbatch; or as of `make_pipeline`.
-    """
-    if microbatches < 1:
-        raise SpecError(f"a step has 1 microbatch or more, got {microbatches}")
-    plain = make_pipeline(graph, levels, transfers)
-    return Drained(graph=plain.graph, levels=plain.levels, transfers=transfers, microbatches=microbatches)
+    """Return the problem on the levels of a network; as `make_flushed`."""
+    return make_flushed(Drained, graph, levels, microbatches, transfers)

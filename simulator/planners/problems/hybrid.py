@@ -21,17 +21,13 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.errors import PlanError, SpecError, refuse
-from simulator.planners.base import Problem
-from simulator.planners.down_sets import ideals_of, subsets
+from simulator.errors import PlanError, SpecError
+from simulator.planners.problems.cut import Cut
 from simulator.report.table import Section, Table
 from simulator.units import show
 from simulator.workload.cost_graph import CostGraph, Machine
 
 __all__ = ["Hybrid", "HybridStage", "Ways", "make_hybrid"]
-
-_MOST_STATES = 1_000
-"""Ideals of a graph; stages lie between pairs of them."""
 
 
 class HybridStage(NamedTuple):
@@ -72,7 +68,7 @@ class Ways:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Hybrid(Problem[Stages]):
+class Hybrid(Cut[Stages]):
     """Stages, degrees and ways.
 
     Args:
@@ -83,36 +79,16 @@ class Hybrid(Problem[Stages]):
         microbatches: of a step; replicas of a stage divide them.
     """
 
-    graph: CostGraph
     devices: int
     memory: float
     bandwidth: float
     microbatches: int
     name: ClassVar[str] = "hybrid"
     objective: ClassVar[str] = "time per microbatch"
-    drains: ClassVar[bool] = False
-
-    @cached_property
-    def states(self) -> NDArray[np.bool_]:
-        """(states, nodes) the ideals of the graph, small ones first: where stages may end.
-
-        Raises:
-            PlanError: there are too many.
-        """
-        pairs = [(edge.source, edge.target) for edge in self.graph.edges]
-        found = ideals_of(len(self.graph.nodes), pairs, _MOST_STATES)
-        if found is None:
-            refuse(
-                f"stages of a pipeline with tensor parallelism are cut between at most {_MOST_STATES:,} ideals",
-                f"graph {self.graph.name!r} has more",
-                "a graph whose branches are put together",
-            )
-        return found
-
-    @cached_property
-    def inside(self) -> NDArray[np.bool_]:
-        """(states, states) whether the first is a smaller ideal inside the second."""
-        return subsets(self.states)
+    most_states: ClassVar[int] = 1_000
+    """Stages lie between pairs of them."""
+    cut: ClassVar[str] = "stages of a pipeline with tensor parallelism are"
+    instead: ClassVar[str] = "a graph whose branches are put together"
 
     @property
     def most_replicas(self) -> int:

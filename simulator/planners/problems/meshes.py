@@ -11,7 +11,7 @@ over the stages, and a stage keeps the microbatches of itself and of all behind 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import ClassVar
 
@@ -66,4 +66,4 @@ class Meshes(Hybrid):
         seconds = [one for one, _ in self.figures(plan)]
         rest = show(math.fsum(seconds) - max(seconds), "s")
         line = f"{self.microbatches} microbatches at {show(max(seconds), 's')}, {rest} to fill and drain"
-        return Section(title=found.title, lines=(*found.lines, line), table=found.table)
+        return replace(found, lines=(*found.lines, line))

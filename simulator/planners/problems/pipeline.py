@@ -21,17 +21,13 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.errors import PlanError, SpecError, refuse
-from simulator.planners.base import Problem
-from simulator.planners.down_sets import ideals_of, subsets
+from simulator.errors import PlanError, SpecError
+from simulator.planners.problems.cut import Cut
 from simulator.report.table import Section, Table
 from simulator.units import show
 from simulator.workload.cost_graph import CostGraph
 
 __all__ = ["Level", "Pipeline", "Stage", "make_pipeline"]
-
-_MOST_STATES = 2_000
-"""Ideals of a graph; the dynamic programme's work grows with their third power."""
 
 
 class Level(NamedTuple):
@@ -61,7 +57,7 @@ class Stage(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Pipeline(Problem[tuple[Stage, ...]]):
+class Pipeline(Cut[tuple[Stage, ...]]):
     """Stages and replicas of a graph on a network of levels.
 
     Args:
@@ -71,7 +67,6 @@ class Pipeline(Problem[tuple[Stage, ...]]):
         inputs: nodes in front of the graph that were left out of it; None = some elsewhere.
     """
 
-    graph: CostGraph
     levels: tuple[Level, ...]
     transfers: bool = True
     inputs: int | None = 0
@@ -79,29 +74,10 @@ class Pipeline(Problem[tuple[Stage, ...]]):
     schedule: ClassVar[str] = "pipedream"
     """Of the plan that a pipeline is."""
     objective: ClassVar[str] = "time per minibatch"
-    drains: ClassVar[bool] = False
-
-    @cached_property
-    def states(self) -> NDArray[np.bool_]:
-        """(states, nodes) the ideals of the graph, small ones first: where stages may end.
-
-        Raises:
-            PlanError: there are too many.
-        """
-        pairs = [(edge.source, edge.target) for edge in self.graph.edges]
-        found = ideals_of(len(self.graph.nodes), pairs, _MOST_STATES)
-        if found is None:
-            refuse(
-                f"a pipeline is cut between at most {_MOST_STATES:,} ideals",
-                f"graph {self.graph.name!r} has more",
-                "a graph whose branches are put together, or --problem placement",
-            )
-        return found
-
-    @cached_property
-    def inside(self) -> NDArray[np.bool_]:
-        """(states, states) whether the first is a smaller ideal inside the second."""
-        return subsets(self.states)
+    most_states: ClassVar[int] = 2_000
+    """The dynamic programme's work grows with their third power."""
+    cut: ClassVar[str] = "a pipeline is"
+    instead: ClassVar[str] = "a graph whose branches are put together, or --problem placement"
 
     @cached_property
     def work(self) -> NDArray[np.float64]:

@@ -10,14 +10,14 @@ divided over the stage's replicas, its message, and a B-th of the all_reduce of 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.errors import SpecError
-from simulator.planners.problems.pipeline import Level, Pipeline, Stage, make_pipeline
+from simulator.planners.problems.flushed import Flushed, make_flushed
+from simulator.planners.problems.pipeline import Level, Stage
 from simulator.report.table import Section
 from simulator.units import show
 from simulator.workload.cost_graph import CostGraph
@@ -26,23 +26,10 @@ __all__ = ["Synchronous", "make_synchronous"]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Synchronous(Pipeline):
-    """A pipeline on one level of the network, by the time of a step.
+class Synchronous(Flushed):
+    """A pipeline on one level of the network, by the time of a step."""
 
-    Args:
-        microbatches: of a step.
-    """
-
-    microbatches: int = 1
     name: ClassVar[str] = "synchronous"
-    objective: ClassVar[str] = "time per step"
-    drains: ClassVar[bool] = True
-    schedule: ClassVar[str] = "one_f_one_b"
-
-    @property
-    def lower_bound(self) -> float:
-        """All devices busy all the time."""
-        return self.microbatches * float(self.work[-1]) / self.devices
 
     def stage_seconds(self, begin: Any, end: Any, replicas: int) -> Any:
         """Return s per microbatch of a stage between two ideals on so many devices."""
@@ -55,11 +42,6 @@ class Synchronous(Pipeline):
     def data_parallel(self) -> float:
         """s per step of one stage on all devices."""
         return self.microbatches * float(self.stage_seconds(0, len(self.states) - 1, self.devices))
-
-    @property
-    def one_device(self) -> float:
-        """s per step of all on one device."""
-        return self.microbatches * float(self.work[-1])
 
     def seconds_of(self, plan: tuple[Stage, ...]) -> NDArray[np.float64]:
         """(stages,) s per microbatch of each."""
@@ -78,23 +60,9 @@ class Synchronous(Pipeline):
         seconds = self.seconds_of(plan)
         filled = float(seconds.sum() - seconds.max())
         line = f"{show(filled, 's')} of a step to fill and drain, {self.microbatches} microbatches at {show(float(seconds.max()), 's')}"
-        return Section(title=found.title, lines=(*found.lines, line), table=found.table, below=found.below)
+        return replace(found, lines=(*found.lines, line))
 
 
 def make_synchronous(graph: CostGraph, level: Level, microbatches: int, transfers: bool = True) -> Synchronous:
-    """Return the problem of cutting a graph into stages of a pipeline that drains.
-
-    Args:
-        graph: see `make_pipeline`; its times and bytes are those of one microbatch.
-        level: devices and their bandwidth.
-        microbatches: of a step.
-
-    Raises:
-        SpecError: no microbatch; or as of `make_pipeline`.
-    """
-    if microbatches < 1:
-        raise SpecError(f"a step has 1 microbatch or more, got {microbatches}")
-    plain = make_pipeline(graph, (level,), transfers)
-    return Synchronous(
-        graph=plain.graph, levels=plain.levels, transfers=transfers, microbatches=microbatches, inputs=plain.inputs
-    )
+    """Return the problem on one level of a network; as `make_flushed`."""
+    return make_flushed(Synchronous, graph, (level,), microbatches, transfers)
