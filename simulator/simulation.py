@@ -274,11 +274,12 @@ def _small_bucket(workload: Workload, resolved: ResolvedPlan, plan: Plan) -> tup
 
 def _torch_of_today(workload: Workload, resolved: ResolvedPlan, plan: Plan, cluster: Cluster) -> tuple[str, ...]:
     """What to say where a release of PyTorch's attention is assumed, and one before it would take longer."""
-    style, model, libraries = resolved.style, workload.model, machine_of(cluster).attention.libraries
-    differs = libraries.get("sdpa") != libraries.get("sdpa_2025") or (
-        style.repeats_keys and model.kv_heads < model.heads
-    )
-    if plan.attention is not None or style.attention != "sdpa" or not differs:
+    style, model = resolved.style, workload.model
+    if plan.attention is not None or style.attention != "sdpa":
+        return ()
+    libraries = machine_of(cluster).attention.libraries
+    repeated = style.repeats_keys and model.kv_heads < model.heads
+    if libraries.get("sdpa") == libraries.get("sdpa_2025") and not repeated:
         return ()
     calls = (call for cost in layer_costs(workload, resolved).values() for call in cost.forward.call)
     if not any(isinstance(call, AttentionCall) for call in calls):

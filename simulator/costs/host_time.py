@@ -167,7 +167,7 @@ def host_rows(table: OperatorTable, times: HostTimes) -> NDArray[np.float64]:
 
 def _python(table: OperatorTable, i: int, launches: int, times: HostTimes) -> float:
     """The host's seconds of a row beside its launches."""
-    split = times.split if _is_split(table, i) else 0.0
+    split = times.split if times.split and _is_split(table, i) else 0.0
     operator, module = split or times.operator, split or times.module
     if table.kind[i] == COLLECTIVE:
         return module

@@ -136,16 +136,22 @@ simulator.cli.main()
 """
 
 
-def test_a_stopped_program_ends_before_half_loaded_libraries_are_taken_down(tmp_path: Path) -> None:
+def left_by(program: str, folder: Path) -> tuple[int, str]:
+    """What a program in Python leaves with, and what it said to its user."""
     left = subprocess.run(
-        [sys.executable, "-c", HALF_LOADED],
-        cwd=tmp_path,
+        [sys.executable, "-c", program],
+        cwd=folder,
         env=environment(),
         capture_output=True,
         text=True,
         check=False,
+        timeout=PATIENCE,
     )
-    assert (130, "") == (left.returncode, left.stderr)
+    return left.returncode, left.stderr
+
+
+def test_a_stopped_program_ends_before_half_loaded_libraries_are_taken_down(tmp_path: Path) -> None:
+    assert (130, "") == left_by(HALF_LOADED, tmp_path)
 
 
 POOL_LEFT = """
@@ -164,16 +170,7 @@ simulator.cli.main()
 
 
 def test_a_stopped_program_ends_its_processes_before_their_queues(tmp_path: Path) -> None:
-    left = subprocess.run(
-        [sys.executable, "-c", POOL_LEFT],
-        cwd=tmp_path,
-        env=environment(),
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=PATIENCE,
-    )
-    assert (130, "") == (left.returncode, left.stderr)
+    assert (130, "") == left_by(POOL_LEFT, tmp_path)
 
 
 def test_ctrl_c_right_behind_the_start_of_processes_ends_them(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -66,7 +66,7 @@ def row_plan(row: Row, model: Model) -> tuple[dict[str, Any], int, str | None, t
         raise CannotPlace(f"tp x pp x dp = {tensor} x {pipeline} x {said} is not the {world} GPUs", counts=False)
     microbatch = count(row, "mbs")
     if microbatch is None:
-        microbatch, why = _blank_microbatch(row, pipeline, replicas)
+        microbatch, why = _ruled_microbatch(row, pipeline, replicas) or (1, "")
         assumed.append(f"microbatch_size = {microbatch}{why}")
     batch = count(row, "gbs") or replicas * microbatch * (count(row, "grad_accum") or 0)
     if not batch and text(row, "peak_mem") and not text(row, "step_time_s"):
@@ -178,8 +178,7 @@ def _schedule(row: Row, model: Model, pipeline: int, microbatches: int, assumed:
     stages = _layout(row)
     if stages is not None and len(stages) % pipeline == 0 and sum(stages) == model.layers:
         chunks = len(stages) // pipeline
-    found = load_names().find("schedules", name) or schedule_by_words(name) if name else None
-    wanted = found or name or ("interleaved_1f1b" if (chunks or 1) > 1 else "one_f_one_b")
+    wanted = _named_schedule(row) or name or ("interleaved_1f1b" if (chunks or 1) > 1 else "one_f_one_b")
     if wanted not in SCHEDULES:
         raise CannotPlace(f"no schedule {name!r}")
     wanted = SCHEDULES.get(wanted).name
@@ -196,7 +195,8 @@ def _schedule(row: Row, model: Model, pipeline: int, microbatches: int, assumed:
             return {"schedule": wanted, "chunks_per_rank": chunks, **split}
     if chunks is None:
         chunks = 2
-        assumed.append(f"2 chunks per rank ({_stages_by_default(row) or 'the depth of interleaving is not printed'})")
+        why = "torchtitan's default" if _two_by_default(row) else "the depth of interleaving is not printed"
+        assumed.append(f"2 chunks per rank ({why})")
     even = stages is None or len(stages) != pipeline * chunks or sum(stages) != model.layers
     split = _own_chunks(model, pipeline * chunks, assumed) if even else {"layer_split": stages}
     if chunks > 1 and (microbatches % pipeline or (model.depth < pipeline * chunks and not split)):
@@ -297,30 +297,32 @@ def open_choices(row: Row, model: Model) -> dict[str, tuple[int, ...]]:
     pipeline, out = count(row, "pp") or 1, {}
     replicas = (count(row, "n_gpus") or 0) // (pipeline * (count(row, "tp") or 1) * (count(row, "cp") or 1))
     batch = count(row, "gbs") or 0
-    if (
-        not text(row, "mbs")
-        and replicas
-        and batch % replicas == 0
-        and not _blank_microbatch(row, pipeline, replicas)[1]
-    ):
+    if not text(row, "mbs") and replicas and batch % replicas == 0 and not _ruled_microbatch(row, pipeline, replicas):
         local = batch // replicas
         out["mbs"] = tuple([2**n for n in range(local.bit_length()) if local % 2**n == 0])
-    name = text(row, "schedule")
-    interleaves = name and (load_names().find("schedules", name) or schedule_by_words(name)) == "interleaved_1f1b"
-    if pipeline > 1 and interleaves and not text(row, "vp") and _layout(row) is None and not _stages_by_default(row):
+    told = text(row, "vp") or _layout(row) is not None or _two_by_default(row)
+    if pipeline > 1 and _named_schedule(row) == "interleaved_1f1b" and not told:
         some = range(2, -(-model.depth // pipeline) + 1)
         out["vp"] = tuple([n for n in some if 0 in (model.depth % (n * pipeline), (model.depth + 2) % (n * pipeline))])
     return {column: values for column, values in out.items() if len(values) > 1 or (column == "vp" and values)}
 
 
-def _stages_by_default(row: Row) -> str:
-    """Return whose code has two chunks per rank of an interleaved schedule where nobody says how many; "" where it must be said."""
-    # pytorch/torchtitan distributed/pipeline_parallel.py: stages_per_rank is 1 of a schedule of single stages, else 2
-    return "torchtitan's default" if "torchtitan" in text(row, "framework").lower() else ""
+def _named_schedule(row: Row) -> str | None:
+    """Return our name of the schedule that a row names; None where it names none of ours."""
+    name = text(row, "schedule")
+    return load_names().find("schedules", name) or schedule_by_words(name) if name else None
 
 
-def _blank_microbatch(row: Row, pipeline: int, replicas: int) -> tuple[int, str]:
-    """Return (microbatch size, why) where none is printed: what is left of the batch, the framework's rule, or 1 and no reason.
+def _two_by_default(row: Row) -> bool:
+    """Whether the code has two chunks per rank of an interleaved schedule where nobody says how many.
+
+    Source: pytorch/torchtitan distributed/pipeline_parallel.py: stages_per_rank is 1 of a schedule of single stages, else 2.
+    """
+    return "torchtitan" in text(row, "framework").lower()
+
+
+def _ruled_microbatch(row: Row, pipeline: int, replicas: int) -> tuple[int, str] | None:
+    """Return (microbatch size, why) where none is printed but follows: what is left of the batch, or the framework's rule; else None.
 
     torchtitan makes as many microbatches as there are stages; up to January 2025 as many as pipeline ranks (its pull request 781).
     """
@@ -333,7 +335,7 @@ def _blank_microbatch(row: Row, pipeline: int, replicas: int) -> tuple[int, str]
     microbatches, many = pipeline * (1 if early else chunks), "pipeline ranks" if early else "stages"
     if "torchtitan" in words and pipeline > 1 and local and local % microbatches == 0:
         return local // microbatches, f" (torchtitan's rule of its time: as many microbatches as {many})"
-    return 1, ""
+    return None
 
 
 def _sharding(row: Row, framework: str, replicas: int, context: int, assumed: list[str]) -> dict[str, Any]:
