@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import signal
 import threading
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -29,19 +30,28 @@ class Helpers(ProcessPoolExecutor):
 
 def processes_of(count: int) -> Helpers:
     """Return so many of them.  A Ctrl-C that comes while they are forked would be lost: it waits until they are there, and ends them."""
-    masked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
+    with _later() as came:
         pool = Helpers(count)
         pool.submit(os.getpid)
-    except BaseException:
-        signal.pthread_sigmask(signal.SIG_SETMASK, masked)
-        raise
-    try:
-        signal.pthread_sigmask(signal.SIG_SETMASK, masked)
-    except BaseException:
+    if came:
         pool.leave()
-        raise
+        signal.raise_signal(signal.SIGINT)
     return pool
+
+
+@contextlib.contextmanager
+def _later() -> Iterator[list[int]]:
+    """Yield what notes each Ctrl-C.  A thread's mask would not do: the signal goes to another, of numpy's say, and Python is told."""
+    came: list[int] = []
+    before = signal.getsignal(signal.SIGINT)
+    if not callable(before) or threading.current_thread() is not threading.main_thread():
+        yield came  # nobody here is told of it
+        return
+    signal.signal(signal.SIGINT, lambda number, frame: came.append(number))
+    try:
+        yield came
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def end_session(leader: int) -> None:

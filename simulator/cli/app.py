@@ -165,7 +165,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def _leave(code: int) -> NoReturn:
     """End this process as Python would, but for what destroys modules: a library stopped while it was loaded may abort there."""
     sys.unraisablehook = lambda what: None
-    threading._shutdown()  # type: ignore[attr-defined]  # pools end their processes, whose queues the functions below close
+    with contextlib.suppress(OSError):  # a pool that just then ended by itself
+        threading._shutdown()  # type: ignore[attr-defined]  # pools end their processes, whose queues the functions below close
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):

@@ -192,15 +192,18 @@ def command(
             note(f"{output}: not written, since no plan was found before the stop")
             raise typer.Exit(INTERRUPTED)
         if answer.chosen is None:
-            raise SimulatorError(
-                f"{output}: not written, since no plan fits. Way out: wider ranges, or --fit-probability 0"
-            )
+            raise _not_written(output, answer)
         from simulator.search.job_text import job_text
 
         write_text(output, job_text(space.job_of(answer.chosen.point), answer.chosen.settings))
         wrote(output)
     if answer.stopped:
         raise typer.Exit(INTERRUPTED)
+
+
+def _not_written(path: str, answer: Answer) -> SimulatorError:
+    out = "a longer --deadline or --budget" if "open" in answer.disposed else "wider ranges, or --fit-probability 0"
+    return SimulatorError(f"{path}: not written, since {answer.lack}. Way out: {out}")
 
 
 def _run(job: str | None, model: str | None, cluster: str | None, settings: list[str] | None, answer: Answer) -> str:
@@ -223,7 +226,7 @@ def _sensitivity(answer: Answer, path: str, probability: float) -> Sensitivity:
     from simulator.studies.sensitivity import sensitivity
 
     if answer.chosen is None:
-        raise SimulatorError(f"{path}: not written, since no plan fits. Way out: wider ranges, or --fit-probability 0")
+        raise _not_written(path, answer)
     with telling() as tell:
         found = sensitivity(answer.space, answer.chosen, probability, tell)
     worlds = [(world.name, world.best.step_time, world.regret) for world in found.worlds if world.best]

@@ -121,6 +121,12 @@ class Answer(Tabular):
         return with_batch(job, with_replicas(job, said))  # a batch that nobody gave would be counted anew for the plan
 
     @property
+    def lack(self) -> str:
+        """What to say where `best` is empty: plans that nobody came to may fit."""
+        left = self.disposed.get("open", 0)
+        return f"no plan was found that fits, and {left:,} were not looked at" if left else "no plan fits"
+
+    @property
     def nearest(self) -> Candidate | None:
         """Of the plans simulated, the one whose peak is the least part of the GPU."""
         return min(self.candidates.values(), key=lambda c: c.peak_memory / c.capacity, default=None)
@@ -206,7 +212,7 @@ class Answer(Tabular):
         if self.proven:
             proof = f"proven: {self.proves if self.best else 'no plan of the space fits'}"
         elif self.gap is None:
-            proof = "not proven: another plan may be better by any amount"
+            proof = f"not proven: another plan may {'be better by any amount' if self.best else 'fit'}"
         else:
             proof = f"not proven: another plan may be better by up to {percent(self.gap)}"
         need = (
@@ -242,10 +248,15 @@ class Answer(Tabular):
             if near is None:
                 reasons = self.ledger.reasons()
                 common = max(reasons, key=lambda reason: reasons[reason], default="")
-                why = f"Every plan is refused; most often: {common}" if common else "No plan was looked at."
+                all_are = (
+                    "Some plans are refused and the rest not looked at"
+                    if "open" in self.disposed
+                    else "Every plan is refused"
+                )
+                why = f"{all_are}; most often: {common}" if common else "No plan was looked at."
                 return [Section(title="no plan", lines=(why,))]
             lacks = f"{show(near.peak_memory, 'B')} of {show(near.capacity, 'B')}, fits with {percent(near.fit_probability)}"
-            return [Section(title="no plan fits", lines=(f"nearest: {_plan(near)}: {lacks}",))]
+            return [Section(title=self.lack, lines=(f"nearest: {_plan(near)}: {lacks}",))]
         names = list(self.space.ranges)
         rows = tuple(
             (

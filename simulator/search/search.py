@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import Executor
 from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
 
 from simulator.errors import SpecError
-from simulator.processes import processes_of
+from simulator.processes import Helpers, processes_of
 from simulator.remembered import undisturbed
 from simulator.search.answer import Answer
 from simulator.search.candidate import OBJECTIVES, look
@@ -78,7 +77,7 @@ def search(
         raise SpecError(f"tries are 1 or more, got {tries}")
     space = method.prepared(space)
     started = time.monotonic()
-    pool: Any = processes_of(processes) if processes > 1 else nullcontext()
+    pool: Helpers | nullcontext[None] = processes_of(processes) if processes > 1 else nullcontext()
     run = Run(
         space=space,
         objective=objective,
@@ -91,13 +90,13 @@ def search(
     )
     stopped = False
     with pool as executor, undisturbed(), files_as_they_are():
-        run.executor = executor if isinstance(executor, Executor) else None
+        run.executor = executor
         try:
             method.search(run, tries or _TRIES, seed or 0)
         except KeyboardInterrupt:
             stopped = True
-            if run.executor is not None:
-                run.executor.shutdown(wait=False, cancel_futures=True)
+            if isinstance(pool, Helpers):
+                pool.leave()
             if not partial:
                 raise
     if not run.candidates and run.large:  # so that it can be said what is lacking

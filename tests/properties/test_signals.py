@@ -10,6 +10,7 @@ import random
 import signal
 import subprocess
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
@@ -20,7 +21,7 @@ import pytest
 
 from simulator.cli.app import main
 from simulator.errors import SpecError
-from simulator.processes import processes_of
+from simulator.processes import Helpers, processes_of
 from tests.properties.writers import PATIENCE, WRITERS, begun_program, call, clear, environment, folder, output_of
 
 __all__ = ["folder"]
@@ -156,7 +157,7 @@ def test_a_stopped_program_ends_before_half_loaded_libraries_are_taken_down(tmp_
 
 POOL_LEFT = """
 import os, signal, simulator.cli, simulator.cli.app
-from simulator.processes import processes_of
+from simulator.processes import Helpers, processes_of
 
 def stopped(words):
     global pool
@@ -173,21 +174,67 @@ def test_a_stopped_program_ends_its_processes_before_their_queues(tmp_path: Path
     assert (130, "") == left_by(POOL_LEFT, tmp_path)
 
 
-def test_ctrl_c_right_behind_the_start_of_processes_ends_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It waited while they were forked, and comes before the caller has them."""
-    usual, before = signal.pthread_sigmask, set(multiprocessing.active_children())
+POOL_LOST = """
+import concurrent.futures.process as process, time
 
-    def unmasked(how: int, mask: set[signal.Signals]) -> set[signal.Signals]:
-        found = usual(how, mask)
-        if how == signal.SIG_SETMASK:
-            raise KeyboardInterrupt
+def slow(self, wake=process._ThreadWakeup.wakeup):
+    if not self._closed:
+        time.sleep(0.5)
+        self._writer.send_bytes(b"")
+
+process._ThreadWakeup.wakeup = slow
+""" + POOL_LEFT.replace("    global pool\n    pool = ", "    ")  # lost, so it ends by itself
+
+
+def test_a_stopped_program_does_not_mind_processes_that_end_by_themselves(tmp_path: Path) -> None:
+    assert (130, "") == left_by(POOL_LOST, tmp_path)
+
+
+def test_ctrl_c_at_the_start_of_processes_ends_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It waits while they are forked, though Python is told of it at once: numpy has threads that any signal may go to."""
+    usual, before = Helpers.submit, set(multiprocessing.active_children())
+    told: list[object] = []
+
+    def interrupted(pool: Helpers, *arguments: Any) -> Any:
+        threading.Thread(target=signal.raise_signal, args=(signal.SIGINT,)).start()
+        found = usual(pool, *arguments)
+        time.sleep(0.1)
+        told.append(found)
         return found
 
-    monkeypatch.setattr(signal, "pthread_sigmask", unmasked)
-    with pytest.raises(KeyboardInterrupt) as stopped:
-        processes_of(2)
-    assert stopped
+    monkeypatch.setattr(Helpers, "submit", interrupted)
+    was = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            processes_of(2)
+    finally:
+        signal.signal(signal.SIGINT, was)
+    assert told
     assert set(multiprocessing.active_children()) <= before
+
+
+SEARCH_LEFT = """
+import multiprocessing
+from simulator.search.run import Run
+from simulator.search.search import search
+from simulator.search.space import make_space, read_ranges
+from simulator.job import job_from_names
+
+def interrupted(self, looked):
+    self.executor.submit(__import__("time").sleep, 60.0)
+    raise KeyboardInterrupt
+
+Run.simulate = interrupted
+job = job_from_names("gpt3_1_3b", "h100_x8", ["workload.global_batch_size=64"])
+space = make_space(job, read_ranges(["tensor_parallel=1,2"]), {})
+assert search(space, processes=2, partial=True).stopped
+assert not multiprocessing.active_children()
+"""
+
+
+def test_a_stopped_search_ends_its_processes_before_it_answers(tmp_path: Path) -> None:
+    """Python that leaves while a pool ends by itself wakes what is closed a moment later: bad file descriptor."""
+    assert (0, "") == left_by(SEARCH_LEFT, tmp_path)
 
 
 @pytest.mark.slow

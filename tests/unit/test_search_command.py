@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from pathlib import Path
 from typing import Any
@@ -140,6 +141,16 @@ def test_where_nothing_fits_the_nearest_plan_is_told(dtsim: Any) -> None:
     assert code == 0
     assert "no plan fits" in out
     assert "nearest: plan.tensor_parallel=8" in out
+
+
+def test_who_has_no_time_to_look_is_not_told_that_nothing_fits(dtsim: Any, tmp_path: Path) -> None:
+    words = ("search", "--model", "gpt3_175b", "--cluster", "h100_x8", "--budget", "1ms")
+    code, out, error = dtsim(*words, "-o", str(tmp_path / "job.toml"))
+    assert code == 2
+    assert re.search(r"no plan was found that fits, and [\d,]+ were not looked at", out)
+    assert "not proven: another plan may fit" in out
+    assert "no plan fits" not in out + error
+    assert "Way out: a longer --deadline" in error
 
 
 @pytest.mark.parametrize("named", [("--model", "gpt3_1_3b", "--cluster", "h100_x8"), ("own job.toml",)])
