@@ -20,7 +20,7 @@ class Helpers(ProcessPoolExecutor):
 
     def __init__(self, count: int) -> None:
         told, self._tell = multiprocessing.Pipe(duplex=False)
-        super().__init__(count, initializer=_helps, initargs=(os.getpid(), told))
+        super().__init__(count, initializer=_helps, initargs=(told,))
 
     def leave(self) -> None:
         """End them at once: nobody waits for what they compute."""
@@ -68,14 +68,18 @@ def end_session(leader: int) -> None:
         os.killpg(leader, signal.SIGKILL)
 
 
-def _helps(parent: int, told: Connection) -> None:
+def _helps(told: Connection) -> None:
     """Begin a process that computes for another: Ctrl-C is for that one."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_leave_with, args=(parent, told), daemon=True).start()
+    threading.Thread(target=_leave_with, args=(told,), daemon=True).start()
 
 
-def _leave_with(parent: int, told: Connection) -> None:
-    """Leave when the parent is gone, or says so: one word that nobody takes away is for all of them."""
-    while os.getppid() == parent and not told.poll(1.0):
+def _leave_with(told: Connection) -> None:
+    """Leave when who asked is gone, or says so: one word that nobody takes away is for all of them.
+
+    Who forked us may be another, a server; who asked may have forked others that keep its end of a pipe.
+    """
+    asked, forked = multiprocessing.parent_process(), os.getppid()
+    while asked is not None and asked.is_alive() and os.getppid() == forked and not told.poll(1.0):
         pass
     os._exit(1)

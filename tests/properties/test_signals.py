@@ -232,6 +232,24 @@ assert not multiprocessing.active_children()
 """
 
 
+OF_A_SERVER = """
+import multiprocessing, time
+from simulator.processes import processes_of
+
+if __name__ == "__main__":
+    multiprocessing.set_start_method("forkserver")  # Python's default on Linux from 3.14 on
+    with processes_of(2) as pool:
+        time.sleep(1.5)
+        assert [1, 2] == list(pool.map(abs, [-1, 2]))
+"""
+
+
+def test_processes_that_a_server_forks_stay_as_long_as_who_asked(tmp_path: Path) -> None:
+    """Their parent is another process."""
+    (tmp_path / "asks.py").write_text(OF_A_SERVER)
+    assert (0, "") == left_by("import runpy; runpy.run_path('asks.py', run_name='__main__')", tmp_path)
+
+
 def test_a_stopped_search_ends_its_processes_before_it_answers(tmp_path: Path) -> None:
     """Python that leaves while a pool ends by itself wakes what is closed a moment later: bad file descriptor."""
     assert (0, "") == left_by(SEARCH_LEFT, tmp_path)
