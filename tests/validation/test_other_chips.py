@@ -1,4 +1,4 @@
-"""Chips that few publish of: products, attention and collectives of Ascend 910B, of which the data sheet was known, and of Intel's Max 1550."""
+"""Chips that few publish of: products, attention and collectives of Ascend 910B and Intel's Max 1550."""
 
 from __future__ import annotations
 
