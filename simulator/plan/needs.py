@@ -7,6 +7,7 @@ from dataclasses import replace
 from simulator.options.option import given, more_than, one_of
 
 __all__ = [
+    "ACROSS_EXPERTS",
     "AHEAD",
     "BESIDE_MASTER",
     "BY_GATHER",
@@ -46,6 +47,20 @@ SHARED_EXPERTS = more_than(
     1,
     "{name} is between ranks that share experts",
     values="{name} = {value} and expert_parallel = 1",
+)
+ACROSS_EXPERTS = (
+    more_than(
+        "zero_stage",
+        0,
+        "shard_across_experts says over which ranks ZeRO shards",
+        values="shard_across_experts = true and zero_stage = 0",
+    ),
+    more_than(
+        "expert_parallel",
+        1,
+        "shards across groups of experts need several ranks that share experts",
+        values="shard_across_experts = true and expert_parallel = 1",
+    ),
 )
 BY_GATHER = replace(SHARED_EXPERTS, when=("all_to_all", "once_per_node"))
 COPIES = more_than(

@@ -12,6 +12,7 @@ from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 
 from simulator.options.option import FrameworkDefault, Group, check_needs, given, more_than, one_of
 from simulator.plan.needs import (
+    ACROSS_EXPERTS,
     AHEAD,
     BESIDE_MASTER,
     BY_GATHER,
@@ -172,6 +173,9 @@ class Plan(Spec):
         ),
     ] = None
     """Ranks that hold one copy of the sharded states (hybrid sharding); left out: all that hold the same weights."""
+    shard_across_experts: Annotated[bool, STATES, *ACROSS_EXPERTS] = False
+    """Weights that are no experts are sharded over ranks of different groups of expert_parallel, each group with a copy of its own (a
+    mesh of dp x ep, FSDP over dp); else over the ranks of a group first."""
     secondary_shard_size: Annotated[Degree | None, STATES] = None
     """Ranks that hold a second copy of the weights for the backward pass of ZeRO-3 (ZeRO++ hpZ)."""
     recompute: Annotated[RecomputeKind | None, RECOMPUTE, FrameworkDefault("recompute")] = None

@@ -49,6 +49,7 @@ FIELDS: dict[str, tuple[Any, ...]] = {
     "plan.schedule": SCHEDULES,
     "plan.zero_stage": (1, 2, 3),
     "plan.shard_size": (2, 4),
+    "plan.shard_across_experts": (True,),
     "plan.secondary_shard_size": (2,),
     "plan.recompute": ("none", "selective", "operators", "full", "revolve"),
     "plan.recompute_modules": (
@@ -130,6 +131,7 @@ NEEDS: dict[str, dict[str, Any]] = {
     "plan.tensor_parallel_splits": {"plan.tensor_parallel": 4, "plan.sequence_parallel": True},
     "plan.secondary_shard_size": {"plan.zero_stage": 3},
     "plan.shard_size": {"plan.zero_stage": 3},
+    "plan.shard_across_experts": {"plan.zero_stage": 3, "plan.expert_parallel": 2, "family": "experts"},
     "plan.recompute_modules": {"plan.recompute": "selective"},
     "plan.recompute_layers": {"plan.recompute": "full", "plan.recompute_method": "block"},
     "plan.recompute_method": {"plan.recompute": "full", "plan.recompute_layers": 1},

@@ -18,6 +18,7 @@ __all__ = [
     "row_dropout",
     "row_loss",
     "row_optimizer",
+    "shards_across_experts",
     "updates_in_backward",
     "words_said",
     "wraps_whole",
@@ -97,6 +98,18 @@ def wraps_whole(row: Row) -> bool:
     (True, False)
     """
     return bool(re.search(r"\b(the )?whole model (is )?one unit\b", words_said(row)))
+
+
+def shards_across_experts(row: Row) -> bool:
+    """Whether a row's words say that every group of experts has a copy of the other weights, FSDP being between these groups.
+
+    >>> shards_across_experts({"quality_note": "FSDP of 2, what is no expert stands on every group of experts"})
+    True
+    >>> shards_across_experts({"framework": "FSDP2 over dp of a mesh of dp x ep"}), shards_across_experts({"zero_stage": "3"})
+    (True, False)
+    """
+    across = r"(stands|copies|a copy) on every group of experts|\b(fsdp|shard\w*) across (the )?groups of experts|\bmesh of dp x ep\b"
+    return bool(re.search(across, words_said(row)))
 
 
 def mean_length(row: Row) -> int | None:

@@ -194,9 +194,15 @@ class ResolvedPlan:
 
     @kept
     def copies(self) -> int:
-        """Groups that each hold one copy of the sharded states."""
+        """Groups that each hold one copy of the sharded states, those of experts apart."""
         sizes = dict(self.axes)
         return math.prod(sizes[axis] for axis in self.groups.copies)
+
+    @kept
+    def expert_copies(self) -> int:
+        """Groups that each hold one copy of the sharded states of experts."""
+        sizes = dict(self.axes)
+        return math.prod(sizes[axis] for axis in self.groups.expert_copies)
 
     @kept
     def shard_size(self) -> int:
@@ -206,7 +212,7 @@ class ResolvedPlan:
     @kept
     def expert_shard_size(self) -> int:
         """Ranks over which the states of experts are sharded."""
-        return self.expert_replicas // self.copies
+        return self.expert_replicas // self.expert_copies
 
     @property
     def expert_inner_size(self) -> int:
