@@ -195,7 +195,10 @@ def _norm_group(state: State) -> tuple[str, ...]:
     """Mesh axes of the ranks that hold different gradients: all that split weights, and those that shard states."""
     groups = state.resolved.groups
     sharded = groups.shards if state.resolved.zero_stage else groups.expert
-    return tuple(dict.fromkeys((*groups.tensor, *sharded, *groups.expert, "pp")))
+    apart = (
+        axis for axis in groups.copies if axis in groups.expert
+    )  # their ranks hold the same weights, but for the experts
+    return tuple(dict.fromkeys((*groups.tensor, *sharded, *apart, "pp")))
 
 
 def update_segments(state: State) -> tuple[int, ...]:
