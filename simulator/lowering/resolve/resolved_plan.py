@@ -118,7 +118,7 @@ class ResolvedPlan:
     @property
     def divides_stream(self) -> bool:
         """Whether the ranks that split layers have a part each of what goes from layer to layer."""
-        return self.layout.ways((Dim("batch", 1), Dim("sequence", 1), Dim("hidden", 1))) > 1
+        return bool(self.layout.axes((Dim("batch", 1), Dim("sequence", 1), Dim("hidden", 1))))
 
     @property
     def replica_axes(self) -> tuple[str, ...]:
