@@ -184,6 +184,8 @@ PLAN_FIELDS: dict[str, tuple[dict[str, Any], Any, Any]] = {
     "overlap_tensor_parallel": ({"tensor_parallel": 2, "microbatch_size": 8}, True, False),
     "bucket_size": ({}, 1e6, 1e9),
     "gradient_dtype": ({}, "fp32", "bf16"),
+    "moment_dtype": ({}, "fp32", "bf16"),
+    "splits_master_weights": ({}, False, True),
     "p2p": ({"pipeline_parallel": 2}, "latency", "blocking"),
     "layer_split": ({"pipeline_parallel": 2}, (12, 12), (10, 14)),
     "stages": ({"microbatch_size": 4}, [{"ranks": 4}, {"ranks": 4}], [{"ranks": 4, "tensor_parallel": 2}] * 2),

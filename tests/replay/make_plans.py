@@ -80,6 +80,8 @@ FIELDS: dict[str, tuple[Any, ...]] = {
     "plan.exchange_servers": (0, 1, 4),
     "plan.exchange_priority": (True, False),
     "plan.exchange_staleness": (4,),
+    "plan.moment_dtype": ("bf16", ["bf16", "fp8"]),
+    "plan.splits_master_weights": (True, False),
     "plan.gradient_dtype": ("fp32", "bf16"),
     "plan.gradient_reduce_dtype": ("fp32", "bf16"),
     "plan.p2p": ("latency", "blocking"),

@@ -54,7 +54,9 @@ def test_several_sequences_are_padded_each() -> None:
             program(
                 "torchtitan_ezpz",
                 8192,
-                load_model("mixtral_8x7b").model_copy(update={"heads": 24, "kv_heads": 24, "ffn": 12288, "head_dim": 128}),
+                load_model("mixtral_8x7b").model_copy(
+                    update={"heads": 24, "kv_heads": 24, "ffn": 12288, "head_dim": 128}
+                ),
                 microbatch_size=2,
                 expert_tensor_parallel=1,
             )

@@ -276,7 +276,7 @@ RULES: tuple[Callable[[Facts], object], ...] = (
     lambda facts: check_units(facts.workload, facts.plan, facts.microbatches),
     lambda facts: check_offload(facts.plan),
     lambda facts: check_adapters(facts.plan, facts.workload.model, facts.exchanges),
-    lambda facts: check_optimizer(facts.workload, facts.plan),
+    lambda facts: check_optimizer(facts.workload, facts.plan, facts.style.autocast, facts.exchanges.on_servers),
     lambda facts: check_loss(facts.plan, facts.style),
     lambda facts: check_context(facts.workload.model, facts.plan, facts.style.attention),
     lambda facts: check_documents(facts.workload, facts.style, facts.schedule),
@@ -298,7 +298,7 @@ RULES: tuple[Callable[[Facts], object], ...] = (
     lambda facts: facts.with_experts,
     lambda facts: facts.mesh,
     lambda facts: facts.plan.check_needs(
-        "precision.master_weights", "gradient_dtype", precision=facts.workload.numbers
+        "precision.master_weights", "gradient_dtype", "splits_master_weights", precision=facts.workload.numbers
     ),
     lambda facts: facts.plan.check_needs(
         "precision.loss_scaling", "optimizer_in_backward", precision=facts.workload.numbers

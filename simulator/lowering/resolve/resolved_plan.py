@@ -88,6 +88,9 @@ class ResolvedPlan:
     quantized_gradients: bool = False
     recomputes: Recompute = Recompute("none")
     gradient_reduce_dtype: str = ""
+    moment_bytes: tuple[float, ...] = ()
+    """Bytes of each of the optimizer's moments, or of all; () = as wide as the weights that are updated."""
+    splits_master_weights: bool = False
     tensor_parallel_splits: int = 1
     context_parallel_inner: int = 1
     optimizer_offload: float = 0.0
@@ -322,6 +325,8 @@ def resolve(
         quantized_gradients=plan.quantized_gradients,
         recomputes=facts.recomputes,
         gradient_reduce_dtype=said("gradient_reduce_dtype").replace("gradient", ""),
+        moment_bytes=tuple([BYTES_PER_ELEMENT[name] for name in plan.moment_dtype or ()]),
+        splits_master_weights=said("splits_master_weights"),
         tensor_parallel_splits=plan.tensor_parallel_splits or 1,
         context_parallel_inner=plan.context_parallel
         if plan.context_parallel_kind == "ulysses"
