@@ -110,7 +110,7 @@ FIELDS: dict[str, tuple[Any, ...]] = {
     "plan.cuda_graphs": ("none", "full_iteration", ["attn"], ["attn", "moe_router"], ["mlp"]),
     "plan.rank_order": (["tp", "dp", "pp"], ["tp", "pp", "dp"], ["dp", "tp", "cp", "pp"]),
     "plan.framework": tuple(names("frameworks")),
-    "workload.precision": ("fp32", "tf32", "fp16", "bf16", "bf16_true", "fp8", "fp8_current", "fp8_block", "mxfp8", "nvfp4"),
+    "workload.precision": ("fp32", "tf32", "fp16", "bf16", "bf16_true", "fp8", "fp8_current", "fp8_block", "mxfp8", "nvfp4", "int8"),
     "workload.optimizer": ("adam", "adam_8bit", "adafactor", "sgd", "lamb", "lars", "lion", "muon"),
     "workload.document_length": (100.0,),
     "workload.target_length": (64,),
