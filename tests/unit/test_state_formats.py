@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -158,6 +159,27 @@ def test_megatrons_flags_are_read(flags: str, fields: dict[str, Any], tmp_path: 
     for name in ("moment_dtype", "splits_master_weights"):
         kept = found.get(name)
         assert (tuple(kept) if isinstance(kept, list) else kept) == fields.get(name)
+
+
+@pytest.mark.parametrize(
+    ("words", "precision", "refused"),
+    [
+        ({}, "bf16", 0),
+        ({"bf16_master_weights_and_grads": True, "bf16_optimizer_states": True}, "bf16_true", 0),
+        ({"bf16_master_weights_and_grads": True}, "bf16_true", 1),
+    ],
+)
+def test_deepspeeds_bf16_states_are_read(words: dict[str, bool], precision: str, refused: int, tmp_path: Path) -> None:
+    file = tmp_path / "ds_config.json"
+    config = {
+        "train_micro_batch_size_per_gpu": 1,
+        "zero_optimization": {"stage": 3},
+        "bf16": {"enabled": True, **words},
+    }
+    file.write_text(json.dumps(config))
+    answer = import_files([file]).to_dict()
+    assert answer["job"]["workload"]["precision"] == precision
+    assert len(answer["not_understood"]) == refused
 
 
 @pytest.mark.parametrize(
