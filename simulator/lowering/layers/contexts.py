@@ -43,7 +43,7 @@ def _without_experts(ctx: LayerContext) -> LayerContext:
 @functools.lru_cache(maxsize=1024)
 def _inside(groups: Groups) -> Groups:
     """The groups that layers communicate in: who has the same weights is nothing to them."""
-    return replace(groups, replicas=(), expert_replicas=(), copies=())
+    return replace(groups, replicas=(), expert_replicas=(), copies=(), expert_copies=())
 
 
 def _context(resolved: ResolvedPlan, workload: Workload, sequences: int, length: int) -> LayerContext:
