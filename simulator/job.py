@@ -64,7 +64,18 @@ class WorkloadChoice(Spec):
     sequence_length: Tokens | None = None
     global_batch_size: Sequences | None = None
     precision: Literal[
-        "fp32", "tf32", "fp16", "bf16", "bf16_true", "fp8", "fp8_current", "fp8_rowwise", "fp8_block", "mxfp8", "nvfp4"
+        "fp32",
+        "tf32",
+        "fp16",
+        "bf16",
+        "bf16_true",
+        "fp8",
+        "fp8_current",
+        "fp8_rowwise",
+        "fp8_block",
+        "mxfp8",
+        "nvfp4",
+        "int8",
     ] = "bf16"
     optimizer: str = "adam"
     document_length: Tokens | None = None

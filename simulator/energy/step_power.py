@@ -169,7 +169,8 @@ def _item_watts(
     idle = numbers.idle * limit
     clock = machine.gemm.clock
     energy = clock.full_clock_power / clock.reference_peak
-    narrow = {"fp8": machine.gemm.fp8_energy, "fp8_scaled": machine.gemm.fp8_energy, "fp4": machine.gemm.fp4_energy}
+    eight, four = machine.gemm.fp8_energy, machine.gemm.fp4_energy
+    narrow = {"fp8": eight, "fp8_scaled": eight, "int8": eight, "fp4": four}
     half = max(gpu.peak_flops.get("bf16", 0.0), gpu.peak_flops.get("fp16", 0.0)) or max(gpu.peak_flops.values())
     full = energy * half
 

@@ -128,6 +128,7 @@ def _choices() -> dict[str, Any]:
             "fp8_block",
             "mxfp8",
             "nvfp4",
+            "int8",
         ],
         "start": Controls().model_dump(),
     }

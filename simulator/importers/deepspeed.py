@@ -120,7 +120,15 @@ def _automatic(settings: Settings) -> bool:
 def _precision(settings: Settings, findings: Findings, trainer: bool) -> None:
     narrow = settings.take("bf16.enabled", "bfloat16.enabled")
     half = settings.take("fp16.enabled")
-    if narrow is not None and flag_of(narrow):
+    alone = settings.take("bf16.bf16_master_weights_and_grads", "bfloat16.bf16_master_weights_and_grads")
+    states = settings.take("bf16.bf16_optimizer_states", "bfloat16.bf16_optimizer_states")
+    if narrow is not None and flag_of(narrow) and alone is not None and flag_of(alone):
+        settings.put("workload.precision", alone, "bf16_true")
+        if states is None or not flag_of(states):  # DeepSpeed has them on the host alone
+            settings.refuse(
+                alone, "without bf16_optimizer_states moments are fp32 beside bf16 weights, here they are bf16"
+            )
+    elif narrow is not None and flag_of(narrow):
         settings.put("workload.precision", narrow, "bf16")
     elif half is not None and flag_of(half):
         settings.put("workload.precision", half, "fp16")

@@ -89,6 +89,9 @@ def _idle(findings: Findings, replicas: int | None) -> Iterator[tuple[str, str]]
         yield "plan.bucket_size", "ZeRO-3 reduces unit by unit"
     if stage not in (1, 2):
         yield "plan.overlap_parameters", f"zero_stage = {stage}"
+    if findings.get("plan.optimizer_offload"):
+        for name in ("moment_dtype", "splits_master_weights"):
+            yield f"plan.{name}", "states that the CPU updates are fp32"
     if findings.get("plan.overlap_gradients") is False:
         yield "plan.bucket_size", "gradients are not overlapped"
     if findings.get("plan.gradient_reduce_dtype") and findings.get("plan.gradient_reduce_dtype") == findings.get(

@@ -105,6 +105,7 @@ def _precision(settings: Settings, findings: Findings) -> None:
             findings.assume("plan.zero_stage", 1, f"{name} shares states among the replicas, whole tensors each")
     elif name:
         findings.skip(settings.said("optimizer"), f"{name} is not modelled; adam's states and updates are counted")
+    _states(settings, findings, base)
     wide, narrow = settings.flag("accumulate_allreduce_grads_in_fp32"), settings.flag("grad_reduce_in_bf16")
     if narrow:
         findings.put("plan.gradient_dtype", "bf16", settings.said("grad_reduce_in_bf16"))
@@ -113,6 +114,41 @@ def _precision(settings: Settings, findings: Findings) -> None:
     elif base == "fp16":
         findings.assume(
             "plan.gradient_dtype", "fp16", "Megatron keeps fp16 gradients unless accumulate_allreduce_grads_in_fp32"
+        )
+
+
+_FORMATS = {"fp32": "fp32", "bf16": "bf16", "fp16": "fp16", "fp8": "fp8"} | {
+    "float32": "fp32", "bfloat16": "bf16", "float16": "fp16", "uint8": "fp8"
+}  # fmt: skip
+
+
+def _states(settings: Settings, findings: Findings, base: str | None) -> None:
+    """Formats of the optimizer's states, which Megatron takes with its precision-aware optimizer alone."""
+    aware = settings.flag("use_precision_aware_optimizer")
+    entries = [settings.take(name) for name in ("exp_avg_dtype", "exp_avg_sq_dtype")]
+    gradients, masters = settings.take("main_grads_dtype"), settings.take("main_params_dtype")
+    if not aware:
+        for entry in (*entries, gradients, masters):
+            if entry is not None:
+                findings.ignore(entry.place, f"{entry.text}: without use_precision_aware_optimizer")
+        return
+    formats = []
+    for entry in entries:
+        word = "fp32" if entry is None else word_of(entry).removeprefix("torch.")
+        if entry is not None and word not in _FORMATS:
+            settings.refuse(entry, "known: " + ", ".join(_FORMATS))
+        formats.append(_FORMATS.get(word, "fp32"))
+    if set(formats) != {"fp32"}:
+        findings.put("plan.moment_dtype", tuple(formats), settings.said("exp_avg_dtype", "exp_avg_sq_dtype"))
+    if gradients is not None and _FORMATS.get(word_of(gradients).removeprefix("torch.")) in ("fp32", "bf16"):
+        settings.put("plan.gradient_dtype", gradients, _FORMATS[word_of(gradients).removeprefix("torch.")])
+    if masters is not None and _FORMATS.get(word_of(masters).removeprefix("torch.")) != "fp32":
+        settings.refuse(masters, "master weights are fp32")
+    elif base == "bf16":
+        findings.assume(
+            "plan.splits_master_weights",
+            True,
+            "the precision-aware optimizer keeps remainders beside bf16 weights (TE 2.1 on)",
         )
 
 

@@ -25,7 +25,7 @@ _SAID = {
     "partition_activations", "attention",
     "gradient_accumulation_fusion", "expert_permute_fusion",
     "fused_cross_entropy", "overlap_gradients", "overlap_parameters", "bucket_size", "gradient_dtype", "layer_split", "optimizer_offload",
-    "optimizer_offload_overlap", "activation_offload", "dropout", "cuda_graphs", "framework",
+    "optimizer_offload_overlap", "moment_dtype", "splits_master_weights", "activation_offload", "dropout", "cuda_graphs", "framework",
 }  # fmt: skip
 """Fields of a plan that have flags."""
 
@@ -213,6 +213,11 @@ def _training(job: Job) -> Iterator[tuple[str, Any]]:
     yield "train-iters", 100
     yield "optimizer", "sgd" if w.optimizer == "sgd" else "adam"
     yield "lr", "1e-4"
+    if p.moment_dtype or p.splits_master_weights:
+        yield "use-precision-aware-optimizer", True
+        first, second = (*(p.moment_dtype or ("fp32",)), *(p.moment_dtype or ("fp32",)))[:2]
+        yield "exp-avg-dtype", first
+        yield "exp-avg-sq-dtype", second
     if w.numbers.compute in ("bf16", "fp16"):
         yield w.numbers.compute, True
     if w.precision in _FP8:

@@ -12,6 +12,7 @@ from simulator.importers.torchtitan import FLAVORS
 from simulator.importers.torchtitan_stages import SCHEDULES
 from simulator.job import Job
 from simulator.lowering import resolve
+from simulator.plan.plan import Plan
 from simulator.specs.toml_text import toml_value
 from simulator.units import BYTES_PER_ELEMENT
 from simulator.workload.model import Model, load_model
@@ -45,6 +46,7 @@ def torchtitan_toml(job: Job) -> str:
         raise PlanError(
             f"torchtitan shards all states or none, but zero_stage = {s.zero_stage}. Way out: zero_stage = 3, or 0."
         )
+    _check_shards(p, "torchtitan")
     if w.model.lora_rank:
         raise PlanError(f"torchtitan trains all weights, but lora_rank = {w.model.lora_rank}. Way out: lora_rank = 0.")
     if w.precision not in _DTYPES:
@@ -156,6 +158,14 @@ def _toml(job: Job, tables: dict[str, dict[str, Any]]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def _check_shards(plan: Plan, code: str) -> None:
+    if plan.shard_across_experts:
+        raise PlanError(
+            f"{code} shards what is no expert over the ranks of a group of experts, too, but shard_across_experts = true. "
+            "Way out: leave it out."
+        )
+
+
 def deepspeed_json(job: Job) -> tuple[str, tuple[str, ...]]:
     """Return (ds_config.json, what user code must say: pipeline and tensor degrees, recompute).
 
@@ -168,6 +178,7 @@ def deepspeed_json(job: Job) -> tuple[str, tuple[str, ...]]:
         raise PlanError(
             f"DeepSpeed trains in fp32, fp16 or bf16, but precision = {w.precision!r}. Way out: one of these."
         )
+    _check_shards(p, "DeepSpeed")
     zero: dict[str, Any] = {"stage": s.zero_stage}
     if s.zero_stage < 3 and p.overlap_gradients is not None:
         zero["overlap_comm"] = bool(p.overlap_gradients)

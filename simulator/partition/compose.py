@@ -23,6 +23,7 @@ def compose(
     expert_tensor: int = 1,
     imbalance: float = 1.0,
     shape: tuple[int, ...] | None = None,
+    pads: bool = False,
 ) -> Layout:
     """Return a layout; equal arguments give the same one.
 
@@ -33,6 +34,7 @@ def compose(
         sequence_parallel: whether what is left whole is divided by its tokens.
         imbalance: rows of the rank with the most popular experts over the mean of all.
         shape: of the mesh of the `tensor` ranks; None = as the strategy has it.
+        pads: whether parts of sequences are padded where `sequence_parallel` does not divide them.
 
     Raises:
         UnknownNameError: no strategy has this name.
@@ -62,4 +64,5 @@ def compose(
         tensor=member.axes,
         panels=member.panels,
         keeps_gathered=member.keeps_gathered,
+        pads=TOKENS.dims if pads and sequence_parallel else frozenset(),
     )

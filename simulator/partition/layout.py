@@ -109,6 +109,7 @@ class Layout:
         tensor: axes of the ranks that split layers.
         panels: whether a product that gathers both operands does so in as many panels as an axis has ranks, each broadcast by its owner
             and multiplied before the next.
+        pads: dimensions whose parts are padded where ranks do not divide them: the first ranks have one more; others are refused.
         keeps_gathered: whether what was gathered for a product stands until its gradients; otherwise it is gathered again.
 
     Raises:
@@ -123,6 +124,7 @@ class Layout:
     tensor: tuple[str, ...] = ("tensor",)
     panels: bool = False
     keeps_gathered: bool = False
+    pads: frozenset[str] = frozenset()
     known: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)
     """What was found before, by what it depends on beside the layout."""
 
@@ -235,6 +237,8 @@ class Layout:
     def _divisor(self, dim: Dim, axis: str) -> float:
         """How many times as much as a rank of an axis holds there is of a dimension."""
         parts = [self.parts(one, axis) for one in dim.joins or (dim,)]
+        if dim.name in self.pads and dim.size % parts[0]:
+            return dim.size / -(-dim.size // parts[0])
         if all(each == parts[0] for each in parts):
             return parts[0]
         return dim.size / sum(one.size / each for one, each in zip(dim.joins, parts, strict=True))
@@ -250,6 +254,9 @@ class Layout:
         >>> layout = Layout("example", (("tensor", 4),), (rule("tensor", "ffn"),), (("rows", 2.0),))
         >>> layout.ways((Dim("tokens", 8), Dim("ffn", 16))), layout.ways((Dim("rows", 8),))
         (4, 0.5)
+        >>> layout = Layout("example", (("tensor", 3),), (rule("tensor", "sequence"),), pads=frozenset(("sequence",)))
+        >>> 8192 / layout.ways((Dim("sequence", 8192), Dim("hidden", 16)))
+        2731.0
         """
         key = "ways", kind, dims
         if key not in self.known:
@@ -285,14 +292,14 @@ class Layout:
         if not axes:
             return dim
         parts = math.prod(self.parts(dim, axis) for axis in axes)
-        if dim.size % parts:
+        if dim.size % parts and dim.name not in self.pads:
             near = next(n for n in range(min(parts, dim.size), 0, -1) if dim.size % n == 0)
             which = f"axis {axes[0]!r}" if len(axes) == 1 else f"axes {' and '.join(map(repr, axes))}"
             raise LayoutError(
                 f"layout {self.name!r} lays {dim.name} of {tensor.name!r} on the {parts} ranks of mesh {which}, but {dim.size} / "
                 f"{parts} is no whole number. Nearest: {near} ranks."
             )
-        return Dim(dim.name, dim.size // parts, dim.serves)
+        return Dim(dim.name, -(-dim.size // parts), dim.serves)
 
     def check(self, tensors: Iterable[Tensor]) -> None:
         """Refuse tensors that cannot lie so.

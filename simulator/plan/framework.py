@@ -90,7 +90,9 @@ class Framework(ExtendingSpec):
     divides_checkpoints (of a recomputed layer's input each tensor-parallel rank keeps its part, and gathers it before the backward);
     keeps_idle_products (per-operator recompute also keeps a layer's last product,
     which nothing reads); copies_sequence_parts (sequences are the second dimension of what tensor-parallel ranks share, so that
-    each rank's part of several lies apart: scattered or gathered, they are copied); flat_units (FSDP's first version: the gradients
+    each rank's part of several lies apart: scattered or gathered, they are copied); pads_sequences (where tensor-parallel ranks do not
+    divide a sequence the first ones have one token more, and parts are padded to these to be gathered or scattered; such sequences are
+    refused otherwise, as by the checks of Megatron-LM and torchtitan); flat_units (FSDP's first version: the gradients
     of a unit are joined into a flat one, which is divided in place before its reduction and behind it); copies_gathered (FSDP
     gathers and reduces through buffers of streams of their own, whose memory the
     allocator keeps apart; the compute stream copies weights out of them and gradients into them); keeps_outputs (a pipeline rank
@@ -209,6 +211,7 @@ class Framework(ExtendingSpec):
     divides_checkpoints: bool = False
     keeps_idle_products: bool
     copies_sequence_parts: bool = False
+    pads_sequences: bool = False
     flat_units: bool = False
     copies_gathered: bool
     keeps_outputs: bool

@@ -7,6 +7,8 @@ from dataclasses import replace
 from simulator.options.option import given, more_than, one_of
 
 __all__ = [
+    "ACROSS_EXPERTS",
+    "ADDED",
     "AHEAD",
     "BESIDE_MASTER",
     "BY_GATHER",
@@ -21,8 +23,11 @@ __all__ = [
     "IN_BACKWARD",
     "IN_TURNS",
     "MESSAGES",
+    "OF_MASTER",
     "ON_DRIVES",
+    "ON_GPU",
     "PARTITIONED",
+    "SHARDED",
     "SHARED_EXPERTS",
     "UNITS",
 ]
@@ -46,6 +51,40 @@ SHARED_EXPERTS = more_than(
     1,
     "{name} is between ranks that share experts",
     values="{name} = {value} and expert_parallel = 1",
+)
+ACROSS_EXPERTS = (
+    more_than(
+        "zero_stage",
+        0,
+        "shard_across_experts says over which ranks ZeRO shards",
+        values="shard_across_experts = true and zero_stage = 0",
+    ),
+    more_than(
+        "expert_parallel",
+        1,
+        "shards across groups of experts need several ranks that share experts",
+        values="shard_across_experts = true and expert_parallel = 1",
+    ),
+)
+SHARDED = more_than(
+    "zero_stage",
+    0,
+    "shard_size is the group over which ZeRO shards",
+    values="shard_size = {value} and zero_stage = 0",
+)
+ADDED = more_than(
+    "copies",
+    1,
+    "gradients are added only between replicas",
+    values="data_parallel = 1 (gradient_reduce_dtype = {value!r})",
+    way="leave gradient_reduce_dtype out",
+)
+ON_GPU = one_of(
+    "optimizer_offload",
+    (0.0,),
+    "{name} is about states on the GPU; those that the CPU updates are fp32",
+    values="optimizer_offload = {found}",
+    way="leave {name} or optimizer_offload out",
 )
 BY_GATHER = replace(SHARED_EXPERTS, when=("all_to_all", "once_per_node"))
 COPIES = more_than(
@@ -225,6 +264,12 @@ BESIDE_MASTER = given(
     "gradient_dtype is that of buffers beside fp32 master weights",
     values="precision = {precision.name!r} has none: gradients are {precision.compute} like the weights",
     way="leave gradient_dtype out, or precision = 'bf16'",
+)
+OF_MASTER = given(
+    "precision.master_weights",
+    "splits_master_weights is about fp32 weights beside narrower ones",
+    values="precision = {precision.name!r} has none",
+    way="leave splits_master_weights out, or precision = 'bf16'",
 )
 MESSAGES = more_than("pipeline_parallel", 1, "p2p is about messages between pipeline ranks", way="leave p2p out")
 DEALT = more_than(

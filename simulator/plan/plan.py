@@ -12,6 +12,8 @@ from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 
 from simulator.options.option import FrameworkDefault, Group, check_needs, given, more_than, one_of
 from simulator.plan.needs import (
+    ACROSS_EXPERTS,
+    ADDED,
     AHEAD,
     BESIDE_MASTER,
     BY_GATHER,
@@ -26,8 +28,11 @@ from simulator.plan.needs import (
     IN_BACKWARD,
     IN_TURNS,
     MESSAGES,
+    OF_MASTER,
     ON_DRIVES,
+    ON_GPU,
     PARTITIONED,
+    SHARDED,
     SHARED_EXPERTS,
     UNITS,
 )
@@ -41,9 +46,11 @@ from simulator.plan.values import (
     MeshShape,
     Messages,
     Module,
+    MomentFormat,
     Offload,
     RecomputeKind,
     graphs,
+    one_or_several,
 )
 from simulator.specs import Listed, Name, Spec
 from simulator.units import Bytes
@@ -161,17 +168,11 @@ class Plan(Spec):
     """Name of a pipeline schedule; left out: one_f_one_b, or interleaved_1f1b where a rank has several chunks."""
     zero_stage: Annotated[int, Field(strict=True, ge=0, le=3), STATES] = 0
     """0 nothing sharded, 1 optimizer states, 2 and gradients, 3 and weights (FSDP)."""
-    shard_size: Annotated[
-        Degree | None,
-        STATES,
-        more_than(
-            "zero_stage",
-            0,
-            "shard_size is the group over which ZeRO shards",
-            values="shard_size = {value} and zero_stage = 0",
-        ),
-    ] = None
+    shard_size: Annotated[Degree | None, STATES, SHARDED] = None
     """Ranks that hold one copy of the sharded states (hybrid sharding); left out: all that hold the same weights."""
+    shard_across_experts: Annotated[bool, STATES, *ACROSS_EXPERTS] = False
+    """Weights that are no experts are sharded over ranks of different groups of expert_parallel, each group with a copy of its own (a
+    mesh of dp x ep, FSDP over dp); else over the ranks of a group first."""
     secondary_shard_size: Annotated[Degree | None, STATES] = None
     """Ranks that hold a second copy of the weights for the backward pass of ZeRO-3 (ZeRO++ hpZ)."""
     recompute: Annotated[RecomputeKind | None, RECOMPUTE, FrameworkDefault("recompute")] = None
@@ -291,16 +292,18 @@ class Plan(Spec):
         Literal["fp32", "bf16", "fp16"] | None,
         GRADIENTS,
         FrameworkDefault("reduction_dtype"),
-        more_than(
-            "copies",
-            1,
-            "gradients are added only between replicas",
-            values="data_parallel = 1 (gradient_reduce_dtype = {value!r})",
-            way="leave gradient_reduce_dtype out",
-        ),
+        ADDED,
     ] = None
     """Number format in which gradients are added between ranks; left out: that of the framework, else of the
     buffers."""
+    moment_dtype: Annotated[tuple[MomentFormat, ...] | None, BeforeValidator(one_or_several), GRADIENTS, ON_GPU] = None
+    """Number format of the optimizer's moments, or one for each (Megatron-LM: --exp-avg-dtype, --exp-avg-sq-dtype); left out: as wide as
+    the weights that are updated."""
+    splits_master_weights: Annotated[
+        bool | None, GRADIENTS, FrameworkDefault("splits_master_weights"), OF_MASTER, ON_GPU
+    ] = None
+    """bf16 weights are the upper halves of the fp32 ones, of which only the lower are kept beside them (store_param_remainders of
+    Transformer Engine and Apex)."""
     p2p: Annotated[Messages | None, PIPELINE, FrameworkDefault("p2p"), MESSAGES] = None
     """Messages between pipeline ranks: latency (a message only delays its receiver) or blocking (it also holds the
     sender)."""

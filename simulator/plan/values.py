@@ -21,11 +21,13 @@ __all__ = [
     "MeshShape",
     "Messages",
     "Module",
+    "MomentFormat",
     "Offload",
     "Part",
     "RecomputeExtent",
     "RecomputeKind",
     "graphs",
+    "one_or_several",
     "part_away",
     "sdpa_of",
     "tier_of",
@@ -46,6 +48,7 @@ Attention = Literal[
 ]
 Exchange = Literal["all_to_all", "once_per_node", "einsum"]
 ExpertLoop = Literal["none", "modules", "slices"]
+MomentFormat = Literal["fp32", "bf16", "fp16", "fp8"]
 Messages = Literal["latency", "blocking"]
 RecomputeKind = Literal["none", "selective", "operators", "full", "revolve"]
 Deal = Literal["evenly", "ends_as_layers", "by_weights"]
@@ -87,6 +90,15 @@ def tier_of(offload: float | str) -> Tier:
     ('host', 'nvme')
     """
     return "nvme" if offload == "nvme" else "host"
+
+
+def one_or_several(value: object) -> object:
+    """A word, or a list of words, as a tuple.
+
+    >>> one_or_several("bf16"), one_or_several(["bf16", "fp8"])
+    (('bf16',), ('bf16', 'fp8'))
+    """
+    return (value,) if isinstance(value, str) else tuple(value) if isinstance(value, list) else value
 
 
 def graphs(value: object) -> object:

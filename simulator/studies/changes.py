@@ -48,6 +48,8 @@ _OF_FSDP: dict[str, Any] = {
     "parameter_offload": None,
 }
 """Settings that only ZeRO-3 has."""
+_UNSHARDED: dict[str, Any] = {"shard_size": None, "shard_across_experts": None}
+"""Settings that only sharded states have."""
 _FLASH3_GPUS = ("hopper",)
 
 
@@ -199,7 +201,7 @@ def _memory_changes(now: ResolvedPlan) -> Iterator[Change]:
             extra = {key: None for key in ("overlap_gradients", "bucket_size")} if stage == 3 else {}
             extra |= {"overlap_parameters": None} if stage not in (1, 2) else {}
             extra |= dict(_OF_FSDP) if stage != 3 else {}
-            extra |= {"shard_size": None} if stage == 0 else {}
+            extra |= _UNSHARDED if stage == 0 else {}
             yield Change(name=f"ZeRO stage {stage}", plan={"zero_stage": stage} | extra)
 
 
@@ -227,7 +229,7 @@ def _degree_changes(job: Job, now: ResolvedPlan) -> Iterator[Change]:
             plan |= {"chunks_per_rank": 1, "schedule": None, "p2p": None}
         if data == 1:
             plan |= {"zero_stage": 0, "overlap_gradients": None, "overlap_parameters": None, "bucket_size": None}
-            plan |= {"shard_size": None, **_OF_FSDP}
+            plan |= {**_UNSHARDED, **_OF_FSDP}
         yield Change(name=f"tensor {int(tensor)} x data {int(data)} x pipeline {int(pipeline)}", plan=plan)
 
 

@@ -115,13 +115,18 @@ PRECISIONS = {
     "fp8_block": _narrow("fp8_block", "fp8_scaled", 4.0 / 128, 1, False),
     "mxfp8": _narrow("mxfp8", "fp8_scaled", _MICRO_SCALE, 1, False),
     "nvfp4": _narrow("nvfp4", "fp4", 1.0 / 16, 2, False),
+    "int8": replace(_narrow("int8", "int8", 0.0, 4, False), copies_alike=False, gathers_narrow=False),
 }
 """What runs can be trained in.  bf16_true keeps nothing wider than 16 bits: weights, gradients and the optimizer's moments are
-bf16 (PyTorch Lightning's bf16-true, torchtune's and Hugging Face's models loaded in bf16).  The last six run their linear
+bf16 (PyTorch Lightning's bf16-true, torchtune's and Hugging Face's models loaded in bf16).  The last seven run their linear
 layers in 8 or 4 bits on bf16 activations: fp8 with one scale per tensor from earlier steps (delayed scaling), fp8_current
 with one from the tensor itself, fp8_block with one per 128 (fp32), mxfp8 per 32 (1 byte), nvfp4 per 16 (1 byte).  fp8_rowwise is
 TorchAO's: a scale per row of the left and per column of the right operand, so that each tensor is quantised by rows and by columns.
+int8 is AQT's on TPUs (MaxText: quantization int8): all three products of a layer in 8-bit integers, each operand scaled by the largest
+number along what is summed over, found just before it; sums are multiplied by both scales where they leave the matrix unit.
 Source: NVIDIA TransformerEngine, docs/features/low_precision_training; OCP Microscaling Formats specification for blocks of 32;
+AI-Hypercomputer/maxtext layers/quantizations.py, _get_int8_quant_config (fwd_bits, dlhs_bits, drhs_bits 8); google/aqt
+jax/v2/aqt_dot_general.py and config.py (absmax calibration along the contracted axes, backward products quantise their own operands);
 pytorch/ao, torchao/float8: float8_linear.py (what is quantised how), pull request 1325 and issue 2184 (without fast accumulation, as of
 gradients, the product has one scale and a kernel multiplies its result), float8_tensor_parallel.py (one scale is gathered narrow)."""
 

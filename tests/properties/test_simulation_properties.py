@@ -184,6 +184,8 @@ PLAN_FIELDS: dict[str, tuple[dict[str, Any], Any, Any]] = {
     "overlap_tensor_parallel": ({"tensor_parallel": 2, "microbatch_size": 8}, True, False),
     "bucket_size": ({}, 1e6, 1e9),
     "gradient_dtype": ({}, "fp32", "bf16"),
+    "moment_dtype": ({}, "fp32", "bf16"),
+    "splits_master_weights": ({}, False, True),
     "p2p": ({"pipeline_parallel": 2}, "latency", "blocking"),
     "layer_split": ({"pipeline_parallel": 2}, (12, 12), (10, 14)),
     "stages": ({"microbatch_size": 4}, [{"ranks": 4}, {"ranks": 4}], [{"ranks": 4, "tensor_parallel": 2}] * 2),
@@ -200,6 +202,7 @@ PLAN_FIELDS: dict[str, tuple[dict[str, Any], Any, Any]] = {
     "expert_permute_fusion": ({}, True, False),
     "expert_imbalance": ({"expert_parallel": 4}, 1.0, 1.5),
     "shard_size": ({"zero_stage": 1}, None, 4),
+    "shard_across_experts": ({"zero_stage": 3, "expert_parallel": 2}, False, True),
     "secondary_shard_size": ({"zero_stage": 3}, None, 4),
     "fsdp_unit": ({"zero_stage": 3}, None, 4),
     "fsdp_gather": ({"zero_stage": 3, "pipeline_parallel": 2, "schedule": "gpipe"}, None, "visit"),
@@ -245,7 +248,7 @@ def test_every_dependent_field_has_an_effect(field: str) -> None:
     """The same for fields that need others; data_parallel None is what the world leaves, so it changes nothing."""
     base, first, second = PLAN_FIELDS[field]
     capacity = field == "expert_group_size"
-    model = load_model("glam_64b_64e" if capacity else "mixtral_8x7b" if field.startswith("expert") else "gpt2_355m")
+    model = load_model("glam_64b_64e" if capacity else "mixtral_8x7b" if "expert" in field else "gpt2_355m")
     work = Workload(model=model, sequence_length=1024, global_batch_size=32)
     nodes = 2 if field.startswith(("exchange_servers", "exchange_priority", "exchange_staleness")) else 1
     cluster = load_cluster("dgx_a100", {"rank_order": 16, "tensor_mesh": 64}.get(field, 8 * nodes))

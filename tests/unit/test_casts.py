@@ -44,6 +44,7 @@ def test_wide_precisions_cast_nothing(name: str) -> None:
         ("fp8_block", [(CAST, 2.0, 2.0 * (1 + 4 / 128))]),
         ("mxfp8", [(CAST, 2.0, 2.0 * (1 + 1 / 32))]),
         ("nvfp4", [(CAST, 4.0, 2.0 * (0.5 + 1 / 16))]),
+        ("int8", [(CAST, 8.0, 2.0)]),
     ],
 )
 def test_a_recipe_reads_and_writes_what_it_says(name: str, expected: list[tuple[str, float, float]]) -> None:
@@ -53,7 +54,7 @@ def test_a_recipe_reads_and_writes_what_it_says(name: str, expected: list[tuple[
 def test_a_norm_writes_the_copy_of_one_recipe_and_finds_the_maximum_for_another() -> None:
     assert [(TRANSPOSED, 1.0, 1.0)] == moved("fp8", after_norm=True)
     assert [(CAST, 2.0, 1.0), (TRANSPOSED, 0.0, 1.0)] == moved("fp8_current", after_norm=True)
-    for name in ("fp8_rowwise", "fp8_block", "mxfp8", "nvfp4"):
+    for name in ("fp8_rowwise", "fp8_block", "mxfp8", "nvfp4", "int8"):
         assert moved(name) == moved(name, after_norm=True)
 
 
@@ -65,7 +66,7 @@ def test_a_kernel_is_launched_per_pass_and_the_second_copy_is_free_of_one() -> N
 
 def test_every_narrow_recipe_is_priced_on_the_16_bit_activations_it_starts_from() -> None:
     narrow = [p for p in PRECISIONS.values() if p.quantises]
-    assert {"fp8", "fp8_current", "fp8_rowwise", "fp8_block", "mxfp8", "nvfp4"} == {p.name for p in narrow}
+    assert {"fp8", "fp8_current", "fp8_rowwise", "fp8_block", "mxfp8", "nvfp4", "int8"} == {p.name for p in narrow}
     assert all(p.compute == "bf16" and p.quantised_element < p.element for p in narrow)
 
 

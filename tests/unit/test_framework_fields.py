@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from simulator.errors import PlanError
 from simulator.hardware.cluster import load_cluster
 from simulator.plan.framework import Framework
 from simulator.plan.plan import Plan
@@ -67,6 +68,7 @@ FIELDS: dict[str, tuple[dict[str, Any], str, str]] = {
     "widens_logits": switch({}),
     "torch_loss": switch({}),
     "copies_sequence_parts": switch(TENSOR),
+    "pads_sequences": switch({**TENSOR, "length": 1023}),
     "flat_units": switch(FSDP),
     "widens_fused_loss": switch({"profile": {"fused_cross_entropy": "true"}}),
     "updates_in_lists": switch({"batch": 8, "length": 128}),
@@ -196,7 +198,7 @@ FIELDS: dict[str, tuple[dict[str, Any], str, str]] = {
 
 
 def figures(job: dict[str, Any], framework: str) -> tuple[Any, ...]:
-    """What a user sees of a job: time and memory, in parts."""
+    """What a user sees of a job: time and memory, in parts, or why it is refused."""
     work = Workload(
         model=load_model(job.get("model", "gpt2_355m")),
         sequence_length=job.get("length", 1024),
@@ -204,7 +206,10 @@ def figures(job: dict[str, Any], framework: str) -> tuple[Any, ...]:
         precision=job.get("precision", "bf16"),
     )
     plan = Plan(**{"framework": framework, **job.get("plan", {})})
-    p = simulate(work, plan, load_cluster(job.get("cluster", "dgx_h100"), job.get("gpus", 8)))
+    try:
+        p = simulate(work, plan, load_cluster(job.get("cluster", "dgx_h100"), job.get("gpus", 8)))
+    except PlanError as refusal:
+        return (str(refusal),)
     return p.step_time, p.breakdown, p.memory.by_category.tolist(), p.host_memory
 
 

@@ -327,7 +327,7 @@ def test_layers_without_experts_are_those_of_a_plan_that_deals_none_out(name: st
     model = load_model(name)
     work = Workload(model=model, sequence_length=512, global_batch_size=16)
     resolved = resolve(work, Plan(**{"sequence_parallel": "tensor_parallel" in plan, **plan}), 8)
-    found, around = layer_costs(work, resolved), contexts._context(resolved, work, 512)
+    found, around = layer_costs(work, resolved), contexts._context(resolved, work, 1, 512)
     for kind, cost in found.items():
         asked = (
             work.model,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from simulator.accuracy.attempt import predict
 from simulator.accuracy.memory import memory_outcomes
 from simulator.importers.table.row_framework import named_framework
 from simulator.importers.table.row_notes import keeps_16_bits, row_dropout, row_loss, row_optimizer
@@ -233,3 +234,19 @@ def test_states_of_a_paged_optimizer_are_in_no_allocator() -> None:
     assert states > 0
     assert (whole.predicted or 0.0) - states == pytest.approx(paged.predicted)
     assert (device.predicted or 0.0) > (whole.predicted or 0.0)
+
+
+def test_a_row_may_say_that_every_group_of_experts_has_a_copy_of_the_rest() -> None:
+    moe = {
+        "moe_experts": "8",
+        "moe_topk": "2",
+        "moe_ffn_hidden": "512",
+        "ep": "2",
+        "zero_stage": "3",
+        "shard_size": "2",
+    }
+    note = {"quality_note": "FSDP of 2, what is no expert stands on every group of experts"}
+    assert placed(**moe, **note).fields["shard_across_experts"] is True
+    assert predict(placed(**moe, **note))[0].fits
+    assert "shard_across_experts" not in placed(**moe).fields
+    assert "shard_across_experts" not in placed(**{**moe, **note, "ep": "1"}).fields

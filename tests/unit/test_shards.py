@@ -80,6 +80,103 @@ def test_experts_are_sharded_inside_the_same_groups() -> None:
     assert ("reduce_scatter", ("dp",)) not in alone, "one copy of each expert per group: nothing to scatter over"
 
 
+DENSE, EXPERTS = 1_605_636_096.0, 45_097_156_608.0
+"""Weights of Mixtral 8x7B: 32 layers of 32 experts' products (8 x 3 x 4096 x 14336 each), and all others."""
+
+
+@pytest.mark.parametrize(
+    ("groups", "dense", "experts"),
+    [
+        ({}, 16, 4),  # torchtitan: dp_shard of 16, of which 4 share experts
+        ({"shard_size": 8}, 8, 2),
+        ({"shard_size": 4}, 4, 1),  # dp_shard of 4, all of which share experts: these lie whole
+        ({"shard_across_experts": True}, 4, 4),  # a mesh of dp 4 x ep 4, FSDP over dp
+        ({"shard_across_experts": True, "shard_size": 2}, 2, 2),
+    ],
+)
+def test_states_of_experts_and_of_the_rest_lie_where_their_groups_say(
+    groups: dict[str, Any], dense: int, experts: int
+) -> None:
+    program = lowered(16, MIXTRAL, zero_stage=3, expert_parallel=4, **groups)
+    held = DENSE / dense + EXPERTS / 4 / experts  # by hand: fp32 weights, and two moments in fp32
+    assert states(program, "weights") == pytest.approx(4 * held)
+    assert states(program, "optimizer_states") == pytest.approx(8 * held)
+    resolved = resolve(MIXTRAL, Plan(zero_stage=3, expert_parallel=4, framework="torchtitan", **groups), 16)
+    assert (resolved.shard_size, resolved.copies) == (dense, 16 // dense)
+    assert (resolved.expert_shard_size, resolved.expert_copies) == (experts, 4 // experts)
+
+
+def test_gradients_reach_all_ranks_that_hold_the_same_weights_however_these_are_sharded() -> None:
+    microbatches, fp32 = 4, 4
+    for groups in (
+        {},
+        {"shard_size": 4},
+        {"shard_across_experts": True},
+        {"shard_across_experts": True, "shard_size": 2},
+    ):
+        program = lowered(16, MIXTRAL, zero_stage=3, expert_parallel=4, **groups)
+        sizes, moved = dict(program.axes), Counter[str]()
+        for number in program.item[program.kind == COLLECTIVE]:
+            item = program.items[number]
+            if isinstance(item, Link) and "gradients" in item.name:
+                ranks = np.prod([sizes[axis] for axis in item.group])
+                moved["experts" if "(experts)" in item.name else "rest"] += item.message * (1 - 1 / ranks)
+                assert ("ep" in item.group) <= ("(experts)" not in item.name), "groups of experts have none in common"
+        # what a rank sends to add up over r ranks: (r - 1) / r of its gradients, shards between copies counted once
+        assert moved["rest"] == pytest.approx(microbatches * fp32 * DENSE * 15 / 16)
+        assert moved["experts"] == pytest.approx(microbatches * fp32 * EXPERTS / 4 * 3 / 4)
+
+
+def test_gathers_across_groups_of_experts_stay_between_these() -> None:
+    across = traffic(lowered(16, MIXTRAL, zero_stage=3, expert_parallel=4, shard_across_experts=True))
+    plain = traffic(lowered(16, MIXTRAL, zero_stage=3, expert_parallel=4))
+    both = plain["all_gather", ("ep", "dp")] + plain["all_gather", ("dp",)]
+    assert across["all_gather", ("dp",)] == both
+    assert across["all_reduce", ("ep",)] == pytest.approx(4 * 4 * DENSE / 4)
+
+
+def test_zero_2_adds_what_is_no_expert_between_groups_of_experts_once() -> None:
+    plan = {"zero_stage": 2, "expert_parallel": 4, "shard_across_experts": True, "shard_size": 2}
+    found = traffic(lowered(16, MIXTRAL, **plan))
+    assert found["all_reduce", ("ep", "replica")] == pytest.approx(4 * DENSE / 2)
+    assert found["all_reduce", ("replica",)] == pytest.approx(4 * EXPERTS / 4 / 2)
+
+
+ACROSS: dict[str, Any] = {"shard_across_experts": True, "zero_stage": 3, "expert_parallel": 4}
+
+
+@pytest.mark.parametrize(
+    ("plan", "values", "way"),
+    [
+        ({"zero_stage": 0}, "zero_stage = 0", "leave shard_across_experts out"),
+        ({"expert_parallel": 1}, "expert_parallel = 1", "leave shard_across_experts out"),
+        (
+            {"expert_parallel": 8, "data_parallel": 8, "pipeline_parallel": 2},
+            "makes one group",
+            "a smaller expert_parallel",
+        ),
+        ({"secondary_shard_size": 8}, "secondary_shard_size = 8", "one of the two"),
+        ({"shard_size": 8}, "is 8, of 4 such ranks 1 belong", "shard_size = 4"),
+        (
+            {"shard_across_experts": False, "shard_size": 2},
+            "is 2, of 16 such ranks 4",
+            "or shard_across_experts = true",
+        ),
+        ({"zero_stage": 1, "gradient_exchange": "power_sgd", "exchange_rank": 2}, "'power_sgd'", "one of the two"),
+        (
+            {"zero_stage": 1, "pipeline_parallel": 2, "expert_parallel": 2, "schedule": "chimera"},
+            "keeps 2",
+            "one_f_one_b",
+        ),
+    ],
+)
+def test_shards_across_experts_that_cannot_be_are_refused(plan: dict[str, Any], values: str, way: str) -> None:
+    with pytest.raises(PlanError) as caught:
+        lower(MIXTRAL, Plan(**{**ACROSS, **plan}), 16)
+    assert values in str(caught.value)
+    assert way in str(caught.value)
+
+
 def test_hierarchical_weights_are_gathered_near_in_the_backward() -> None:
     plain, near = lowered(zero_stage=3), lowered(zero_stage=3, secondary_shard_size=8)
     far, inner = (traffic(near)[("all_gather", group)] for group in (("dp", "replica"), ("dp",)))

@@ -9,6 +9,7 @@ from typing import Any
 from simulator.importers.table.rows import Row, text
 from simulator.importers.vocabulary.names import load_names
 from simulator.workload.model import Model
+from simulator.workload.optimizers import OPTIMIZERS
 
 __all__ = [
     "keeps_16_bits",
@@ -18,6 +19,7 @@ __all__ = [
     "row_dropout",
     "row_loss",
     "row_optimizer",
+    "row_states",
     "updates_in_backward",
     "words_said",
     "wraps_whole",
@@ -38,6 +40,11 @@ _OF_16_BITS = (
     r"|\b(without|no) (an? )?(fp32 )?master( cop(y|ies)| weights?|s)\b"
 )
 """Words for training without anything wider than 16 bits, in the notes of a row whose precision says bf16 alone."""
+_MOMENTS = r"\bmoments (?:of adam\w* )?(?:are )?in (bf16|fp16|fp8|fp32)\b|\b(bf16|fp16|fp8) (?:adam )?moments\b"
+_REMAINDERS = (
+    r"\bremainders? of (the )?(parameters|weights)\b|param(eter)?[_ -]remainders|precision-aware optimizer(?! in later)"
+)
+_ACROSS = r"(stands|copies|a copy) on every group of experts|\b(fsdp|shard\w*) across (the )?groups of experts|\bmesh of dp x ep\b"
 _IN_CHUNKS = r"liger|fused[ -]linear[ -]cross|cut[ -]cross|chunked loss|loss (is )?in chunks"
 _FUSED_LOSS = r"fused cross[ -]?entropy|chunked cross[ -]?entropy|cross[-_ ]entropy[-_ ]loss[-_ ]fusion(=true)?(?!=)|\bloss fusion"
 _LOSS_APART = r"loss (is |stands )?outside"
@@ -69,6 +76,36 @@ def row_optimizer(row: Row) -> tuple[str, tuple[str, ...]]:
     """
     found = next((name for pattern, name in _OPTIMIZERS if re.search(pattern, words_said(row))), None)
     return (found, (f"optimizer {found} (the row's own words)",)) if found else ("adam", ())
+
+
+def row_states(row: Row, fields: dict[str, Any]) -> dict[str, Any]:
+    """Return fields of the plan where a row's words tell the format of moments, that fp32 weights are bf16 ones with a remainder, or that
+    every group of experts has a copy of the other weights, FSDP being between these groups.
+
+    Args:
+        fields: of the plan, so far.
+
+    Megatron-LM's precision-aware optimizer keeps remainders (core/optimizer: store_param_remainders, Transformer Engine 2.1 on).
+
+    >>> sharded = {"zero_stage": 3, "expert_parallel": 2}
+    >>> row_states({"quality_note": "AdamW with moments in bf16"}, sharded)
+    {'moment_dtype': ('bf16',)}
+    >>> row_states({"quality_note": "FSDP of 2, what is no expert stands on every group of experts; remainders of parameters"}, sharded)
+    {'shard_across_experts': True, 'splits_master_weights': True}
+    >>> row_states({"quality_note": "all in bf16 (weights, gradients, moments in bf16)"}, sharded), row_states({}, sharded)
+    ({}, {})
+    """
+    said, out = words_said(row), dict[str, Any]()
+    if fields["zero_stage"] and fields.get("expert_parallel", 1) > 1 and re.search(_ACROSS, said):
+        out["shard_across_experts"] = True
+    if keeps_16_bits(row):
+        return out
+    found = re.search(_MOMENTS, said)
+    if found and OPTIMIZERS.get(row_optimizer(row)[0]).moments:
+        out["moment_dtype"] = (found.group(1) or found.group(2),)
+    if re.search(_REMAINDERS, said):
+        out["splits_master_weights"] = True
+    return out
 
 
 def updates_in_backward(row: Row) -> bool:

@@ -40,6 +40,7 @@ _PRECISIONS = (
     (r"mx.?fp8|fp8.?mx", "mxfp8"),
     (r"fp4", "nvfp4"),
     (r"fp8|float8|e4m3", "fp8"),
+    (r"\bint8\b|\baqt\b", "int8"),
     (r"(pure|full|true|all)[ -_](bf16|bfloat16)|(bf16|bfloat16)[ -_]\(?(pure|true|only)", "bf16_true"),
     (r"bf16|bfloat16", "bf16"),
     (r"fp16|float16|half", "fp16"),

@@ -11,6 +11,9 @@
     mxfp8          x once                  the same
     nvfp4          x for its maximum,      the same
                    x again
+    int8           x for its maxima and    the same, whose scales differ
+                   again, by rows and by
+                   columns
 
 A norm in front of a product writes the copies of fp8 itself and finds the maximum of fp8_current on its way.
 
@@ -25,7 +28,7 @@ Under sequence parallelism each rank quantises the tokens it has, and what is ga
 
 Source: NVIDIA TransformerEngine, docs/features/low_precision_training (fp8_current_scaling, mxfp8, nvfp4: passes over the tensor and
 handling of transposes) and transformer_engine/pytorch/csrc/extensions/normalization.cpp (which norms are fused);
-module/base.py, grad_output_preprocess: cast, gather, then transpose.
+module/base.py, grad_output_preprocess: cast, gather, then transpose.  int8: simulator/workload/precision.py.
 """
 
 from __future__ import annotations

@@ -9,18 +9,21 @@ from simulator.lowering.layers.layer_context import ExpertExchange, LayerContext
 from simulator.lowering.resolve.expert_rules import Groups
 from simulator.lowering.resolve.resolved_plan import ResolvedPlan
 from simulator.partition.strategies.experts import EXPERT, EXPERT_ROWS, EXPERT_TENSOR
+from simulator.workload.graph import Dim
 from simulator.workload.workload import Workload
 
 __all__ = ["contexts_of"]
 
 
-def contexts_of(resolved: ResolvedPlan, workload: Workload, tokens: int) -> tuple[LayerContext, LayerContext]:
+def contexts_of(
+    resolved: ResolvedPlan, workload: Workload, sequences: int, length: int
+) -> tuple[LayerContext, LayerContext]:
     """Return what the rows of a layer without experts depend on beside its operators, and those of one with experts.
 
     Args:
-        tokens: of a microbatch on the ranks that share it.
+        sequences, length: of a microbatch on the ranks that share it, `length` tokens of each.
     """
-    ctx = _shared(_context(resolved, workload, tokens))
+    ctx = _shared(_context(resolved, workload, sequences, length))
     return _without_experts(ctx), ctx
 
 
@@ -40,10 +43,10 @@ def _without_experts(ctx: LayerContext) -> LayerContext:
 @functools.lru_cache(maxsize=1024)
 def _inside(groups: Groups) -> Groups:
     """The groups that layers communicate in: who has the same weights is nothing to them."""
-    return replace(groups, replicas=(), expert_replicas=(), copies=())
+    return replace(groups, replicas=(), expert_replicas=(), copies=(), expert_copies=())
 
 
-def _context(resolved: ResolvedPlan, workload: Workload, tokens: int) -> LayerContext:
+def _context(resolved: ResolvedPlan, workload: Workload, sequences: int, length: int) -> LayerContext:
     experts = ExpertExchange(
         kind=resolved.expert_exchange,
         sorts=1 < resolved.expert_parallel < workload.model.experts,
@@ -57,7 +60,7 @@ def _context(resolved: ResolvedPlan, workload: Workload, tokens: int) -> LayerCo
         groups=_inside(resolved.groups),
         precision=resolved.precision,
         style=resolved.style,
-        tokens=tokens,
+        tokens=sequences * length,
         hidden=workload.model.hidden,
         experts=experts,
         exchange=resolved.context_parallel_kind,
@@ -70,6 +73,9 @@ def _context(resolved: ResolvedPlan, workload: Workload, tokens: int) -> LayerCo
         and resolved.fsdp_reduce == "microbatch",
         taken=once if habits.drops_gradients else 0.0,
         bucketed=once if habits.keeps_buckets and resolved.replicas > 1 and not resolved.zero_stage else 0.0,
+        padded=resolved.tensor_parallel / resolved.layout.ways((Dim("sequence", length),))
+        if resolved.layout.pads
+        else 1.0,
         copied=(("all_gather", "reduce_scatter")[resolved.microbatch_size == 1 :])
         if habits.copies_sequence_parts and divided
         else (),

@@ -222,8 +222,11 @@ def _local(layout: Layout, o: Operator, around: Around) -> tuple[int, int, int, 
         fullest = layout.ways(tuple(d for d in o.op.inputs[0].dims if d.name == ROWS))
         sizes[_ROWS] = max(1, round(o.shape[_ROWS] / fullest * dealt / b))
         sizes[_BATCH] = b // dealt
+    padded = tuple(d for d in o.op.inputs[0].dims if d.name in layout.pads)
     for axis, role in around.roles:
-        sizes[role] //= layout.ranks(axis)
+        sizes[role] = (
+            round(sizes[role] / layout.ways(padded)) if padded and role == _ROWS else sizes[role] // layout.ranks(axis)
+        )
         if role in (_BATCH, _ROWS):
             sizes[role] = max(1, sizes[role])
     b, m, n, k = sizes

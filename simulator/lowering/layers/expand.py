@@ -149,7 +149,7 @@ def layer_costs(
     sequences = sequences or resolved.microbatch_size
     far = source // shared if target else 0
     sizes = {own: (sequences, own // shared, context, shared, far) for own in {source, target or source}}
-    contexts = {own: contexts_of(resolved, workload, sequences * (own // shared)) for own in sizes}
+    contexts = {own: contexts_of(resolved, workload, sequences, own // shared) for own in sizes}
     vocabulary, apart, graphs = resolved.vocabulary, resolved.experts_apart, resolved.cuda_graphs
     waits, model = resolved.framework.layer_wait > 0, workload.model
     stacks = tuple([(contexts[own], sizes[own]) for own in ((source, target) if target else (source,))])

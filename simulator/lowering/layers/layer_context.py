@@ -54,6 +54,7 @@ class LayerContext:
         taken: share of the microbatches whose gradients are taken as they are made, for there are none yet.
         bucketed: share of them whose gradients are copied into buckets and back.
         copied: collectives of sequences that a copy puts in order: before they are scattered, behind their gather.
+        padded: how many times as large sequences are as they are gathered and scattered, their ranks' parts padded.
         fetches: ranks from whose parts hooks fetch the weights of every module; 0 = there are no hooks.
         attended: keys that a query may see, where sequences are packed documents: those of its own; 0 = all.
     """
@@ -74,6 +75,7 @@ class LayerContext:
     taken: float = 0.0
     bucketed: float = 0.0
     copied: tuple[str, ...] = ()
+    padded: float = 1.0
     fetches: int = 0
     attended: float = 0.0
     _divisions: dict[tuple[int, tuple[int, int, int, int]], tuple[Operator, Division]] = field(
@@ -167,11 +169,13 @@ class LayerContext:
         """
         for hop in hops:
             copy = hop.collective in self.copied and hop.axis == TENSOR and not part
+            parts = hop.axis == TENSOR and hop.collective in ("all_gather", "reduce_scatter")
+            message = size / hop.ways * (self.padded if parts else 1.0)
             if copy and hop.collective == "reduce_scatter":
-                self._ordered(rows, size / hop.ways, phase, label)
-            self.collective(rows, hop.collective, size / hop.ways, phase, label, beside, axes=(hop.axis,), part=part)
+                self._ordered(rows, message, phase, label)
+            self.collective(rows, hop.collective, message, phase, label, beside, axes=(hop.axis,), part=part)
             if copy and hop.collective != "reduce_scatter":
-                self._ordered(rows, size / hop.ways, phase, label)
+                self._ordered(rows, message, phase, label)
 
     def _ordered(self, rows: Rows, size: float, phase: str, label: str) -> None:
         """Copy sequences from where each rank's parts lie behind each other, or to there."""

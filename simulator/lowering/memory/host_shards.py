@@ -28,7 +28,8 @@ def returns_master(state: State) -> bool:
 def shard_bytes(state: State) -> float:
     """Bytes of a weight in a rank's shard, or whole where nothing is sharded: fp32 where that is the only copy, as under autocast."""
     resolved, numbers = state.resolved, state.workload.numbers
-    alone = resolved.zero_stage == 3 and resolved.framework.shards_in_master_precision and numbers.master_weights
+    whole = resolved.framework.shards_in_master_precision and not resolved.splits_master_weights
+    alone = resolved.zero_stage == 3 and whole and numbers.master_weights
     return 4.0 if alone else resolved.gathered_bytes
 
 

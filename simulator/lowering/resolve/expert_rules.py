@@ -38,7 +38,7 @@ class Groups:
         ring: of those that split sequences, those between which keys and values go round while the others deal heads out; ().
         expert: ranks over which experts are dealt out; () when each holds all.
         replicas, expert_replicas: ranks that hold the same weights, and the same experts.
-        copies: of these axes, those along which sharded states are repeated; () when they are sharded over all.
+        copies, expert_copies: of these axes, those along which sharded states are repeated; () when they are sharded over all.
     """
 
     tensor: tuple[str, ...] = ("tp",)
@@ -49,6 +49,7 @@ class Groups:
     replicas: tuple[str, ...] = ("dp",)
     expert_replicas: tuple[str, ...] = ("dp",)
     copies: tuple[str, ...] = ()
+    expert_copies: tuple[str, ...] = ()
 
     @kept
     def shards(self) -> tuple[str, ...]:
@@ -58,7 +59,12 @@ class Groups:
     @kept
     def expert_shards(self) -> tuple[str, ...]:
         """Axes over which the states of experts are sharded."""
-        return tuple(axis for axis in self.expert_replicas if axis not in self.copies)
+        return tuple(axis for axis in self.expert_replicas if axis not in self.expert_copies)
+
+    @kept
+    def between(self) -> tuple[tuple[str, ...], ...]:
+        """Groups of axes along which shards are added between copies of the states."""
+        return tuple(axes for axes in (self.copies, self.expert_copies) if axes)
 
 
 def with_experts(axes: Axes, plan: Plan, sparse: bool) -> tuple[Axes, Groups]:

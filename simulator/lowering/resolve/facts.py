@@ -152,6 +152,7 @@ class Facts:
             plan.expert_tensor_parallel or plan.tensor_parallel,
             plan.expert_imbalance,
             plan.tensor_mesh,
+            self.framework.pads_sequences,
         )
 
     @kept
@@ -267,7 +268,7 @@ RULES: tuple[Callable[[Facts], object], ...] = (
     lambda facts: facts.framework,
     lambda facts: facts.replicas,
     lambda facts: check_network(facts.workload, facts.plan, facts.schedule),
-    lambda facts: check_shapes(facts.workload, facts.plan),
+    lambda facts: check_shapes(facts.workload, facts.plan, facts.framework.pads_sequences),
     lambda facts: check_mesh(facts.workload, facts.plan),
     lambda facts: check_experts(facts.workload.model, facts.plan, facts.exchange),
     lambda facts: facts.microbatches,
@@ -275,7 +276,7 @@ RULES: tuple[Callable[[Facts], object], ...] = (
     lambda facts: check_units(facts.workload, facts.plan, facts.microbatches),
     lambda facts: check_offload(facts.plan),
     lambda facts: check_adapters(facts.plan, facts.workload.model, facts.exchanges),
-    lambda facts: check_optimizer(facts.workload, facts.plan),
+    lambda facts: check_optimizer(facts.workload, facts.plan, facts.style.autocast, facts.exchanges.on_servers),
     lambda facts: check_loss(facts.plan, facts.style),
     lambda facts: check_context(facts.workload.model, facts.plan, facts.style.attention),
     lambda facts: check_documents(facts.workload, facts.style, facts.schedule),
@@ -285,7 +286,7 @@ RULES: tuple[Callable[[Facts], object], ...] = (
     lambda facts: check_effects(facts.plan, facts.framework, facts.ranks, facts.schedule),
     _check_flush,
     _check_chunks,
-    lambda facts: check_model(facts.workload, facts.plan, facts.schedule),
+    lambda facts: check_model(facts.workload, facts.plan, facts.schedule, facts.framework.pads_sequences),
     lambda facts: facts.post_validates,
     lambda facts: check_exchange(
         facts.workload, facts.plan, facts.exchanges, facts.ranks, facts.schedule, facts.post_validates
@@ -297,7 +298,7 @@ RULES: tuple[Callable[[Facts], object], ...] = (
     lambda facts: facts.with_experts,
     lambda facts: facts.mesh,
     lambda facts: facts.plan.check_needs(
-        "precision.master_weights", "gradient_dtype", precision=facts.workload.numbers
+        "precision.master_weights", "gradient_dtype", "splits_master_weights", precision=facts.workload.numbers
     ),
     lambda facts: facts.plan.check_needs(
         "precision.loss_scaling", "optimizer_in_backward", precision=facts.workload.numbers

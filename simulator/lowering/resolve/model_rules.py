@@ -14,8 +14,11 @@ from simulator.workload.workload import Workload
 __all__ = ["check_model"]
 
 
-def check_model(workload: Workload, plan: Plan, schedule: Schedule) -> None:
+def check_model(workload: Workload, plan: Plan, schedule: Schedule, pads: bool) -> None:
     """Refuse what the model's architecture does not allow.
+
+    Args:
+        pads: whether ranks pad their parts of sequences.
 
     Raises:
         PlanError: with the rule, the values and a way out.
@@ -45,7 +48,7 @@ def check_model(workload: Workload, plan: Plan, schedule: Schedule) -> None:
     if model.ssm_heads:
         _check_states(workload, plan)
     length, tensor = workload.decoder_length, plan.tensor_parallel
-    if plan.sequence_parallel and length % tensor:
+    if plan.sequence_parallel and length % tensor and not pads:
         raise PlanError(
             f"sequence_parallel needs a target_length that tensor_parallel divides, but {length} / {tensor} is no whole number. "
             f"Nearest: target_length = {max(1, round(length / tensor)) * tensor}."

@@ -88,6 +88,9 @@ class ResolvedPlan:
     quantized_gradients: bool = False
     recomputes: Recompute = Recompute("none")
     gradient_reduce_dtype: str = ""
+    moment_bytes: tuple[float, ...] = ()
+    """Bytes of each of the optimizer's moments, or of all; () = as wide as the weights that are updated."""
+    splits_master_weights: bool = False
     tensor_parallel_splits: int = 1
     context_parallel_inner: int = 1
     optimizer_offload: float = 0.0
@@ -118,7 +121,7 @@ class ResolvedPlan:
     @property
     def divides_stream(self) -> bool:
         """Whether the ranks that split layers have a part each of what goes from layer to layer."""
-        return self.layout.ways((Dim("batch", 1), Dim("sequence", 1), Dim("hidden", 1))) > 1
+        return bool(self.layout.axes((Dim("batch", 1), Dim("sequence", 1), Dim("hidden", 1))))
 
     @property
     def replica_axes(self) -> tuple[str, ...]:
@@ -194,9 +197,15 @@ class ResolvedPlan:
 
     @kept
     def copies(self) -> int:
-        """Groups that each hold one copy of the sharded states."""
+        """Groups that each hold one copy of the sharded states, those of experts apart."""
         sizes = dict(self.axes)
         return math.prod(sizes[axis] for axis in self.groups.copies)
+
+    @kept
+    def expert_copies(self) -> int:
+        """Groups that each hold one copy of the sharded states of experts."""
+        sizes = dict(self.axes)
+        return math.prod(sizes[axis] for axis in self.groups.expert_copies)
 
     @kept
     def shard_size(self) -> int:
@@ -206,7 +215,7 @@ class ResolvedPlan:
     @kept
     def expert_shard_size(self) -> int:
         """Ranks over which the states of experts are sharded."""
-        return self.expert_replicas // self.copies
+        return self.expert_replicas // self.expert_copies
 
     @property
     def expert_inner_size(self) -> int:
@@ -316,6 +325,8 @@ def resolve(
         quantized_gradients=plan.quantized_gradients,
         recomputes=facts.recomputes,
         gradient_reduce_dtype=said("gradient_reduce_dtype").replace("gradient", ""),
+        moment_bytes=tuple([BYTES_PER_ELEMENT[name] for name in plan.moment_dtype or ()]),
+        splits_master_weights=said("splits_master_weights"),
         tensor_parallel_splits=plan.tensor_parallel_splits or 1,
         context_parallel_inner=plan.context_parallel
         if plan.context_parallel_kind == "ulysses"

@@ -15,15 +15,18 @@ from simulator.workload.workload import Workload
 __all__ = ["check_shapes"]
 
 
-def check_shapes(workload: Workload, plan: Plan) -> None:
+def check_shapes(workload: Workload, plan: Plan, pads: bool) -> None:
     """Refuse a plan that cuts the model or its sequences into unequal pieces.
+
+    Args:
+        pads: whether tensor-parallel ranks pad their parts of sequences that they do not divide (`Framework.pads_sequences`).
 
     Raises:
         PlanError: a rule is broken; the message names the nearest value that works.
     """
     _check_tensor(workload, plan)
     _check_context(workload, plan)
-    _check_tokens(workload, plan)
+    _check_tokens(workload, plan, pads)
     _check_split(workload, plan)
 
 
@@ -66,9 +69,9 @@ def _check_context(workload: Workload, plan: Plan) -> None:
         )
 
 
-def _check_tokens(workload: Workload, plan: Plan) -> None:
+def _check_tokens(workload: Workload, plan: Plan, pads: bool) -> None:
     model, t, c = workload.model, plan.tensor_parallel, plan.context_parallel
-    if plan.sequence_parallel and (workload.sequence_length // c) % t:
+    if plan.sequence_parallel and (workload.sequence_length // c) % t and not pads:
         raise PlanError(
             f"sequence_parallel needs a sequence_length that tensor_parallel divides, but {workload.sequence_length} / "
             f"{t * c} is no whole number. Nearest: sequence_length = {max(1, round(workload.sequence_length / (t * c))) * t * c}."

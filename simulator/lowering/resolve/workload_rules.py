@@ -73,8 +73,12 @@ def check_chunks(workload: Workload, plan: Plan, style: KernelStyle) -> None:
         )
 
 
-def check_optimizer(workload: Workload, plan: Plan) -> None:
-    """Refuse an update on the host that needs a GPU.
+def check_optimizer(workload: Workload, plan: Plan, autocast: bool, on_servers: bool) -> None:
+    """Refuse an update on the host that needs a GPU, and formats of states that the optimizer, the weights or servers do not have.
+
+    Args:
+        autocast: whether the weights themselves are fp32.
+        on_servers: whether servers keep the states.
 
     Raises:
         PlanError: with the rule, the values and a way out.
@@ -84,6 +88,29 @@ def check_optimizer(workload: Workload, plan: Plan) -> None:
             "products that make matrices orthogonal run on the GPU",
             f"optimizer = {workload.optimizer!r} and optimizer_offload = {part_away(plan.optimizer_offload):g}",
             "leave optimizer_offload out, or optimizer = 'adam'",
+        )
+    plan.check_needs("optimizer_offload", "moment_dtype", "splits_master_weights")
+    moments, given = OPTIMIZERS.get(workload.optimizer).moments, plan.moment_dtype
+    if given is not None and (not moments or len(given) not in (1, moments)):
+        refuse(
+            "moment_dtype is one format, or one for each moment that an optimizer keeps of every weight",
+            f"optimizer = {workload.optimizer!r} has {moments or 'none of a format to choose'} and moment_dtype = {list(given)}",
+            "leave moment_dtype out, or one format for all"
+            if moments
+            else "leave moment_dtype out, or optimizer = 'adam'",
+        )
+    if given is not None and on_servers:
+        refuse(
+            "servers keep the optimizer's states, in fp32",
+            f"gradient_exchange = {plan.gradient_exchange!r} and moment_dtype = {list(given)}",
+            "one of the two",
+        )
+    if plan.splits_master_weights and (autocast or workload.numbers.compute != "bf16"):
+        refuse(
+            "the upper halves of fp32 weights are bf16 weights",
+            f"precision = {workload.precision!r}{' under autocast, whose weights are fp32,' if autocast else ''} and "
+            "splits_master_weights = true",
+            "leave splits_master_weights out" + ("" if autocast else ", or precision = 'bf16'"),
         )
 
 

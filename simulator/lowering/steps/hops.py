@@ -94,7 +94,7 @@ def links_of(state: State, name: str, held: Held, slices: int = 0) -> list[Chain
     for what, steps in held.trained.hops(resolved):
         items = []
         for count, group in steps:
-            between = bool(resolved.groups.copies) and group == resolved.groups.copies
+            between = group in resolved.groups.between
             collective = "all_reduce" if between or whole else "reduce_scatter"
             where = ", between copies" if between else ""
             size, cut = count * resolved.reduce_bytes, 0 if between else slices

@@ -26,6 +26,7 @@ from simulator.workload.optimizers import OPTIMIZERS
 from simulator.workload.precision import NF4_BYTES
 
 __all__ = [
+    "EXPERTS",
     "Held",
     "Matrices",
     "all_alike",
@@ -45,6 +46,8 @@ __all__ = [
     "words",
 ]
 
+EXPERTS = " (experts)"
+"""What parts of weights are called that belong to experts held by other sets of ranks."""
 
 Matrices = tuple[tuple[Matrix, int], ...]
 """Matrices of a rank, each with how many layers have it."""
@@ -88,7 +91,7 @@ class Held(NamedTuple):
         if (resolved.shard_size > 1 or away) and self.all > self.experts:
             out.append(("", self.all - self.experts, resolved.groups.shards))
         if self.experts and (resolved.expert_shard_size > 1 or away):
-            out.append((" (experts)", self.experts, resolved.groups.expert_shards))
+            out.append((EXPERTS, self.experts, resolved.groups.expert_shards))
         return out
 
     def gathered(self, resolved: ResolvedPlan) -> list[tuple[str, float, tuple[str, ...]]]:
@@ -104,14 +107,16 @@ class Held(NamedTuple):
         steps in which these are on their own.
         """
         adds = resolved.step_kind.adds
-        sizes = [("", self.all - self.experts, resolved.shard_size, resolved.groups.shards)]
+        groups = resolved.groups
+        sizes = [("", self.all - self.experts, resolved.shard_size, groups.shards, resolved.copies, groups.copies)]
         if self.experts:
-            sizes.append((" (experts)", self.experts, resolved.expert_shard_size, resolved.groups.expert_shards))
+            apart = resolved.expert_shard_size, groups.expert_shards, resolved.expert_copies, groups.expert_copies
+            sizes.append((EXPERTS, self.experts, *apart))
         out = []
-        for what, count, ranks, axes in sizes:
-            steps = [(count, axes)] if ranks > 1 and (adds or resolved.copies > 1) else []
-            if resolved.copies > 1 and adds:
-                steps.append((count / ranks, resolved.groups.copies))
+        for what, count, ranks, axes, copies, between in sizes:
+            steps = [(count, axes)] if ranks > 1 and (adds or copies > 1) else []
+            if copies > 1 and adds:
+                steps.append((count / ranks, between))
             if steps and count:
                 out.append((what, steps))
         return out
@@ -124,14 +129,14 @@ class Held(NamedTuple):
             matrices: of all weights, where the exchange depends on them.
         """
         groups, held = resolved.groups, self.trained
-        parts = [("", held.all - held.experts, resolved.shard_size, resolved.replicas, groups.replicas)]
+        parts = [("", held.all - held.experts, resolved.replicas, groups.replicas, resolved.copies, groups.copies)]
         if held.experts:
-            experts = resolved.expert_shard_size, resolved.expert_replicas, groups.expert_replicas
-            parts.append((" (experts)", held.experts, *experts))
+            experts = resolved.expert_replicas, groups.expert_replicas, resolved.expert_copies, groups.expert_copies
+            parts.append((EXPERTS, held.experts, *experts))
         found = []
-        for what, weights, shards, ranks, axes in parts:
-            if resolved.copies > 1:
-                weights, ranks, axes = weights / shards, resolved.copies, groups.copies
+        for what, weights, ranks, axes, copies, between in parts:
+            if copies > 1:
+                weights, ranks, axes = weights / (ranks // copies), copies, between
             if weights and ranks > 1:
                 mine = tuple([(n * m.many, m.rows, m.columns) for m, n in matrices if m.experts == bool(what)])
                 found.append(Part(what=what, weights=weights, group=axes, ranks=ranks, matrices=mine))

@@ -20,6 +20,7 @@ from simulator.lowering.steps.cut import BUCKETS, UNBROKEN, UNITS
 from simulator.lowering.steps.hops import Chain, add_chains, gradient_link, links_of
 from simulator.lowering.steps.idle import idle_after
 from simulator.lowering.steps.parameters import (
+    EXPERTS,
     Held,
     bucket_held,
     chunk_held,
@@ -131,10 +132,10 @@ def _after_segments(
 
 def _second_hop_once(state: State, chains: list[Chain], completes: bool) -> list[Chain]:
     """Keep the hop between copies for the backward that completes a chunk's gradients."""
-    copies = state.resolved.groups.copies
-    if state.resolved.zero_stage != 2 or not copies or completes:
+    between = state.resolved.groups.between
+    if state.resolved.zero_stage != 2 or not between or completes:
         return chains
-    kept = [tuple(i for i in chain if getattr(state.items[i], "group", ()) != copies) for chain in chains]
+    kept = [tuple(i for i in chain if getattr(state.items[i], "group", ()) not in between) for chain in chains]
     return [chain for chain in kept if chain]
 
 
@@ -240,7 +241,7 @@ def meeting_links(
     sharded = what == "gradients" and resolved.zero_stage >= 2
     parts = [("", held.all - held.experts, resolved.replica_axes, resolved.replicas)]
     if held.experts:
-        parts.append((" (experts)", held.experts, resolved.groups.expert_replicas, resolved.expert_replicas))
+        parts.append((EXPERTS, held.experts, resolved.groups.expert_replicas, resolved.expert_replicas))
     return tuple(
         state.add_item(
             Link(

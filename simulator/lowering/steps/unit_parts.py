@@ -25,7 +25,7 @@ from simulator.lowering.layers.rows import Rows
 from simulator.lowering.resolve.resolved_plan import ResolvedPlan
 from simulator.lowering.resolve.shard_rules import COPIES
 from simulator.lowering.steps.hops import Chain, gradient_link, links_of
-from simulator.lowering.steps.parameters import Held, group_held, words
+from simulator.lowering.steps.parameters import EXPERTS, Held, group_held, words
 from simulator.lowering.steps.state import State
 from simulator.program.program import COLLECTIVE, Link, OperatorTable, Tensor
 from simulator.units import BYTES_PER_ELEMENT
@@ -142,12 +142,14 @@ def unit_parts(
         for piece, held, twice in _pieces(state, kinds):
             name = whole + piece
             trained = {what: count for what, count, _ in held.trained.parts(resolved)}
-            reductions = _reductions(state, name, held)
-            chains = dict(zip(trained, reductions, strict=True)) if reductions else {}
+            chains = _reductions(state, name, held)
             stays = bool(piece) and held.all < resolved.framework.keeps_tensors_below
-            for what, gathered, group in held.gathered(resolved):
-                gather, again = (-1, -1) if stays else gather_links(state, f"weights of {name}{what}", gathered, group)
-                count = trained.get(what, 0.0)
+            # experts that lie whole on their ranks are not gathered, but added up between the copies of the states
+            alone = [(EXPERTS, held.trained.experts, ())] if EXPERTS in chains and EXPERTS not in trained else []
+            for what, gathered, group in held.gathered(resolved) + alone:
+                there = stays or (what, gathered, group) in alone
+                gather, again = (-1, -1) if there else gather_links(state, f"weights of {name}{what}", gathered, group)
+                count = gathered if alone and what == EXPERTS else trained.get(what, 0.0)
                 weights, sent = gathered * resolved.gathered_bytes, max(resolved.gradient_bytes, resolved.reduce_bytes)
                 made, share = gradient_made(resolved), resolved.expert_shard_size if what else resolved.shard_size
                 found.append(
@@ -255,11 +257,13 @@ def gather_links(state: State, what: str, count: float, group: tuple[str, ...]) 
     return first, gather_link(state, name, message, inner, dtype, listed(resolved, inner))
 
 
-def _reductions(state: State, name: str, held: Held) -> list[Chain]:
+def _reductions(state: State, name: str, held: Held) -> dict[str, Chain]:
     resolved = state.resolved
     if not resolved.quantized_gradients:
-        return links_of(state, f"gradients of {name}", held, listed(resolved, resolved.groups.shards))
-    chains: list[Chain] = []
+        added = [what for what, _ in held.trained.hops(resolved)]
+        links = links_of(state, f"gradients of {name}", held, listed(resolved, resolved.groups.shards))
+        return dict(zip(added, links, strict=True))
+    chains: dict[str, Chain] = {}
     for what, count, group in held.trained.parts(resolved):
         inner = tuple(axis for axis in group if axis != COPIES)
         ranks = resolved.secondary_shard_size if not what else resolved.expert_inner_size
@@ -267,7 +271,7 @@ def _reductions(state: State, name: str, held: Held) -> list[Chain]:
         title = f"quantised gradients of {name}{what}"
         inside = gradient_link(state, "all_to_all", f"{title} inside", size, inner)
         between = gradient_link(state, "all_to_all", f"{title} between", size / ranks, (COPIES,))
-        chains.append((inside, between))
+        chains[what] = (inside, between)
     return chains
 
 

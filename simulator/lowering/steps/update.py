@@ -63,7 +63,8 @@ def optimizer_bytes(state: State, others: float = 0.0) -> float:
     if state.resolved.on_servers:
         return master_bytes(state)
     facts = numbers.element, state.resolved.gradient_bytes, numbers.master_weights
-    return optimizer_cost(state.workload.optimizer, *facts, others).state + master_bytes(state)
+    cost = optimizer_cost(state.workload.optimizer, *facts, others, state.resolved.moment_bytes)
+    return cost.state + master_bytes(state)
 
 
 def master_bytes(state: State) -> float:
@@ -75,7 +76,7 @@ def master_bytes(state: State) -> float:
     if state.resolved.on_servers and not wide:
         return 0.0
     numbers = state.workload.numbers
-    halves = state.resolved.framework.splits_master_weights and numbers.compute == "bf16"
+    halves = state.resolved.splits_master_weights and numbers.compute == "bf16"
     return (2.0 if halves else 4.0) if numbers.master_weights else 0.0
 
 
@@ -195,7 +196,10 @@ def _norm_group(state: State) -> tuple[str, ...]:
     """Mesh axes of the ranks that hold different gradients: all that split weights, and those that shard states."""
     groups = state.resolved.groups
     sharded = groups.shards if state.resolved.zero_stage else groups.expert
-    return tuple(dict.fromkeys((*groups.tensor, *sharded, "pp")))
+    apart = (
+        axis for axis in groups.copies if axis in groups.expert
+    )  # their ranks hold the same weights, but for the experts
+    return tuple(dict.fromkeys((*groups.tensor, *sharded, *apart, "pp")))
 
 
 def update_segments(state: State) -> tuple[int, ...]:

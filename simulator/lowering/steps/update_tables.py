@@ -79,6 +79,7 @@ def update_facts(state: State, others: float = 0.0) -> UpdateFacts:
         4 if alone else resolved.gradient_bytes,
         numbers.master_weights and not alone,
         others,
+        resolved.moment_bytes,
     )
     return UpdateFacts(
         optimizer=state.workload.optimizer,

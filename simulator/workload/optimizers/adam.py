@@ -16,6 +16,7 @@ class Adam(Optimizer):
     name = "adam"
     aliases: tuple[str, ...] = ("adamw",)
     source = "Kingma & Ba 2015; Rajbhandari et al., ZeRO, arXiv 1910.02054, section 3.1 (K = 12)"
+    moments = 2
 
     def cost(self, weight_bytes: int, gradient_bytes: int, master_weights: bool) -> OptimizerCost:
         """See `Optimizer.cost`.

@@ -46,6 +46,24 @@ class OptimizerCost:
             self, **mean, fused_launches=self.fused_launches + other.fused_launches, separate=0.0, listed=(0.0, 0.0)
         )
 
+    def with_moments(self, formats: tuple[float, ...], wide: float) -> OptimizerCost:
+        """Return the cost with moments of so many bytes each, in place of `wide` ones: each is kept, and read and written by one kernel.
+
+        >>> one = OptimizerCost(state=8.0, read=16.0, written=14.0, flops=12.0, fused_launches=4, listed=(48.0, 32.0))
+        >>> kept = one.with_moments((2.0, 2.0), 4.0)
+        >>> kept.state, kept.read, kept.written, kept.listed
+        (4.0, 12.0, 10.0, (0.0, 0.0))
+        """
+        less = sum(wide - size for size in formats)
+        return replace(
+            self,
+            state=self.state - less,
+            read=self.read - less,
+            written=self.written - less,
+            separate=0.0,
+            listed=(0.0, 0.0),
+        )
+
     def host_bytes(self, fused: bool) -> float:
         """Bytes that the CPU moves in its memory for one parameter's update [B]."""
         once = self.read + self.written
@@ -66,7 +84,8 @@ class Optimizer(abc.ABC):
 
     `listed_results`: results as large as all weights that an update over lists of tensors makes on its way.  `norms`: of every whole
     tensor, that its update needs; ranks that have parts of tensors add them up, those of all tensors at once.  `newton_schulz`: iterations
-    of Newton and Schulz on every matrix of a layer; `others`: the optimizer of what is none, "" = the same.
+    of Newton and Schulz on every matrix of a layer; `others`: the optimizer of what is none, "" = the same.  `moments`: numbers per
+    parameter, as wide as the weights that are updated, that each update reads and writes once, and that may be kept in other formats.
     """
 
     name: str
@@ -76,6 +95,7 @@ class Optimizer(abc.ABC):
     norms: int = 0
     newton_schulz: int = 0
     others: str = ""
+    moments: int = 0
 
     @abc.abstractmethod
     def cost(self, weight_bytes: int, gradient_bytes: int, master_weights: bool) -> OptimizerCost:

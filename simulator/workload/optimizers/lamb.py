@@ -16,6 +16,7 @@ class Lamb(Optimizer):
     name = "lamb"
     aliases = ("fusedlamb", "nvlamb")
     source = "You et al., arXiv 1904.00962, algorithm 2; passes as in NVIDIA/apex csrc/multi_tensor_lamb.cu"
+    moments = 2
     norms = 2
 
     def cost(self, weight_bytes: int, gradient_bytes: int, master_weights: bool) -> OptimizerCost:

@@ -12,6 +12,7 @@ class Lars(Optimizer):
 
     name = "lars"
     source = "You et al., arXiv 1708.03888, algorithm 1"
+    moments = 1
     listed_results = 0  # momentum and weights are updated in place
     norms = 2
 

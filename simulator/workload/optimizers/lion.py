@@ -12,6 +12,7 @@ class Lion(Optimizer):
 
     name = "lion"
     source = "Chen et al., arXiv 2302.06675, algorithm 2"
+    moments = 1
     listed_results = 1  # the sign of the sum of momentum and gradient
 
     def cost(self, weight_bytes: int, gradient_bytes: int, master_weights: bool) -> OptimizerCost:

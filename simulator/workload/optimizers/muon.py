@@ -16,6 +16,7 @@ class Muon(Optimizer):
 
     name = "muon"
     source = "Jordan et al. 2024, Muon; with weight decay Liu et al., arXiv 2502.16982; NVIDIA/Megatron-LM muon_tp_mode = blockwise"
+    moments = 1
     newton_schulz = 5
     others = "adam"
 

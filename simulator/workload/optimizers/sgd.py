@@ -13,6 +13,7 @@ class Sgd(Optimizer):
     name = "sgd"
     aliases = ("momentum",)
     source = "Sutskever et al., ICML 2013, equation 1"
+    moments = 1
     listed_results = 0  # torch.optim.sgd: momentum and weights are updated in place
 
     def cost(self, weight_bytes: int, gradient_bytes: int, master_weights: bool) -> OptimizerCost:
