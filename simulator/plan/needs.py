@@ -234,3 +234,10 @@ DEALT = more_than(
     values="there is 1 chunk, which holds them all",
     way="leave layer_split out, or pipeline_parallel > 1",
 )
+DEALT_APART = more_than(
+    "chunks",
+    1,
+    "replica_layer_splits deals layers out over the chunks of pipeline ranks",
+    values="there is 1 chunk, which holds them all",
+    way="leave replica_layer_splits out, or pipeline_parallel > 1",
+)

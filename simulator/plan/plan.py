@@ -18,6 +18,7 @@ from simulator.plan.needs import (
     BY_MASKS,
     COPIES,
     DEALT,
+    DEALT_APART,
     EACH_MICROBATCH,
     ENDS_APART,
     EXPERT_CHOICE,
@@ -38,6 +39,7 @@ from simulator.plan.values import (
     Exchange,
     ExpertLoop,
     Layers,
+    LayerSplits,
     MeshShape,
     Messages,
     Module,
@@ -265,8 +267,8 @@ class Plan(Spec):
     """What replicas exchange, and in which steps: all_reduce (gradients, in every step), one_bit (signs of the momentum, after a dense
     warm-up), power_sgd (factors of low rank), local_sgd (weights, every exchange_every steps), diloco (changes of weights, with an outer
     optimizer), streaming_diloco (in parts), one_process (through GPU 0: torch's DataParallel), parameter_server (servers update),
-    stale_parameter_server (and no worker waits for others), byteps (servers add up) or another file of `simulator/lowering/exchanges`;
-    with shard_size between the copies of the states."""
+    stale_parameter_server (and no worker waits for others), wave_synchronous (pipelines push what a wave of microbatches changed: HetPipe),
+    byteps (servers add up) or another file of `simulator/lowering/exchanges`; with shard_size between the copies of the states."""
     exchange_every: Annotated[Degree | None, GRADIENTS] = None
     """Steps from one exchange of weights to the next; left out: 500 of diloco, 100 of streaming_diloco (local_sgd needs it)."""
     exchange_warmup: Annotated[Annotated[float, Field(ge=0, le=0.99)] | None, GRADIENTS] = None
@@ -282,7 +284,7 @@ class Plan(Spec):
     exchange_priority: Annotated[bool | None, GRADIENTS] = None
     """Layers go to parameter servers in the order in which they are needed, of those that are ready; left out: as they are made."""
     exchange_staleness: Annotated[Degree | None, GRADIENTS] = None
-    """Steps that a worker of stale_parameter_server may be ahead of the slowest (stale-synchronous); left out: any number."""
+    """Steps of stale_parameter_server (left out: any number) or waves of wave_synchronous (0) that a worker may be ahead of the slowest."""
     gradient_dtype: Annotated[
         Literal["fp32", "bf16", "fp16"] | None, GRADIENTS, FrameworkDefault("gradient_dtype"), BESIDE_MASTER
     ] = None
@@ -306,6 +308,8 @@ class Plan(Spec):
     sender)."""
     layer_split: Annotated[tuple[Layers, ...] | None, Listed, PIPELINE, DEALT] = None
     """Layers per chunk, in order of the global chunk number; left out: balanced."""
+    replica_layer_splits: Annotated[LayerSplits | None, Listed, PIPELINE, DEALT_APART] = None
+    """Layers per chunk of each replica, where replicas go at their own pace (wave_synchronous); left out: alike."""
     stages: Annotated[tuple[Stage, ...] | None, Listed, PIPELINE] = None
     """Pipeline stages that have ranks of their own, one after another on the cluster: [{ranks = 8}, {ranks = 4, tensor_parallel = 2}],
     each with its layers (else in proportion to its GPUs) and its recompute where these are its own; microbatch_size counts the

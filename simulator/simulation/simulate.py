@@ -87,7 +87,7 @@ def simulate(
             else []
         ),
     )
-    if resolved.exchange.stale and resolved.on_servers:
+    if resolved.exchange.stale and resolved.replicas > 1:
         return at_own_pace(workload, resolved, cluster, engine, noted, fold)
     return mean_prediction(
         tuple(

@@ -213,6 +213,11 @@ PLAN_FIELDS: dict[str, tuple[dict[str, Any], Any, Any]] = {
     "exchange_bits": ({"gradient_exchange": "diloco"}, None, 4),
     "exchange_servers": ({"gradient_exchange": "byteps"}, 0, 2),
     "exchange_priority": ({"gradient_exchange": "parameter_server", "exchange_servers": 1}, False, True),
+    "replica_layer_splits": (
+        {"gradient_exchange": "wave_synchronous", "schedule": "hetpipe", "pipeline_parallel": 2},
+        None,
+        [[16, 8]] * 4,
+    ),
     "exchange_staleness": ({"gradient_exchange": "stale_parameter_server", "exchange_servers": 2}, None, 4),
     "quantized_weights": ({"zero_stage": 3}, False, True),
     "optimizer_in_backward": ({"microbatch_size": 4}, False, True),

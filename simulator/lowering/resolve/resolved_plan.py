@@ -65,6 +65,8 @@ class ResolvedPlan:
     gradient_dtype: str
     p2p: str
     layer_split: tuple[int, ...] | None
+    replica_layer_splits: tuple[tuple[int, ...], ...] = ()
+    """Of each replica, where they differ; `layer_split` is that of the first."""
     fsdp_prefetch: int
     reshard_after_forward: bool
     clip_gradients: bool
@@ -114,6 +116,11 @@ class ResolvedPlan:
     def on_servers(self) -> bool:
         """Whether servers keep the optimizer's states and update the weights, layer by layer."""
         return self.exchange.on_servers and self.replicas > 1
+
+    @property
+    def in_waves(self) -> bool:
+        """Whether replicas change their own weights after every backward, and servers add up what a step of each changed."""
+        return self.exchange.waves and self.replicas > 1
 
     @property
     def divides_stream(self) -> bool:
@@ -300,6 +307,7 @@ def resolve(
         gradient_dtype=facts.gradient,
         p2p=said("p2p", _takes_messages_in_turn(schedule), "latency"),
         layer_split=facts.layer_split,
+        replica_layer_splits=plan.replica_layer_splits or (),
         fsdp_prefetch=said("fsdp_prefetch"),
         post_validation=facts.post_validates,
         reshard_after_forward=reshards,
