@@ -70,9 +70,12 @@ def at_own_pace(
     }
     rates = {kind: len(numbers) / alone[kind].step_time for kind, numbers in alike.items()}
     last, least = max(alone, key=lambda kind: alone[kind].step_time), 0.0
-    if bounded and resolved.in_waves:  # all kinds count, for each may be the one that does not fit
+    if (
+        bounded and resolved.in_waves
+    ):  # all kinds count, for each may be the one that does not fit: the fullest comes first
         least = alone[last].step_time
-        rates = {kind: len(numbers) / least for kind, numbers in alike.items()}
+        fullest = sorted(alike, key=lambda kind: -alone[kind].peak_memory / alone[kind].capacity)
+        rates = {kind: len(alike[kind]) / least for kind in fullest}
     elif bounded:
         rates = {last: count / alone[last].step_time}
     total, nodes = sum(rates.values()), np.arange(len(team)) // cluster.gpus_per_node
