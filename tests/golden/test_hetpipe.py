@@ -10,6 +10,7 @@ import tomllib
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from simulator.errors import PlanError, SpecError
@@ -78,12 +79,28 @@ def test_the_formula_of_the_planner_beside_the_simulation(model: str) -> None:
         assert 1 / problem.cost(plan) == pytest.approx(rate, rel=0.15)
 
 
-def test_memory_of_stages_is_that_of_the_simulation() -> None:
-    """What stands before kernels' lists and fragmentation: to the byte, so that no answer is out of memory."""
-    job = job_of("resnet152", wave=8)
+def held(problem: VirtualWorkers, layers: tuple[int, ...]) -> list[float]:
+    """Bytes of each stage."""
+    found, first = [], 0
+    for count, versions in zip(layers, problem.versions, strict=True):
+        mine = slice(first, first + count)
+        each = problem.states + versions * problem.kept + (versions - 1) * problem.weights
+        found.append(float(each[mine].sum() + problem.work[mine].max() + problem.beside))
+        first += count
+    return found
+
+
+@pytest.mark.parametrize("model", ["vgg19", "resnet152"])
+def test_memory_of_stages_is_that_of_the_simulation(model: str) -> None:
+    job = job_of(model, wave=8)
     problem = make_virtual_workers(job)
     for plan in [plan for plan in allocations(problem) if plan]:
-        assert run(job, problem, plan).fits
+        kinds = run(job, problem, plan).kinds
+        assert all(kind.prediction.fits for kind in kinds)
+        simulated = sorted(tuple(np.round(kind.prediction.memory.total / 1e6, 1).tolist()) for kind in kinds)
+        assert simulated == sorted(
+            {tuple(np.round(np.array(held(problem, one.layers)) / 1e6, 1).tolist()) for one in plan}
+        )
 
 
 @pytest.mark.parametrize("model", ["vgg19", "resnet152"])
