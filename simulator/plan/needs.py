@@ -227,6 +227,12 @@ BESIDE_MASTER = given(
     way="leave gradient_dtype out, or precision = 'bf16'",
 )
 MESSAGES = more_than("pipeline_parallel", 1, "p2p is about messages between pipeline ranks", way="leave p2p out")
+REGISTERS = more_than(
+    "pipeline_parallel",
+    1,
+    "registers hold messages between pipeline ranks",
+    way="leave registers out, or pipeline_parallel > 1",
+)
 DEALT = more_than(
     "chunks",
     1,

@@ -29,6 +29,7 @@ from simulator.plan.needs import (
     MESSAGES,
     ON_DRIVES,
     PARTITIONED,
+    REGISTERS,
     SHARED_EXPERTS,
     UNITS,
 )
@@ -301,11 +302,11 @@ class Plan(Spec):
             way="leave gradient_reduce_dtype out",
         ),
     ] = None
-    """Number format in which gradients are added between ranks; left out: that of the framework, else of the
-    buffers."""
+    """Number format in which gradients are added between ranks; left out: that of the framework, else of the buffers."""
     p2p: Annotated[Messages | None, PIPELINE, FrameworkDefault("p2p"), MESSAGES] = None
-    """Messages between pipeline ranks: latency (a message only delays its receiver) or blocking (it also holds the
-    sender)."""
+    """Messages between pipeline ranks: latency (a message only delays its receiver) or blocking (it also holds the sender)."""
+    registers: Annotated[Degree | None, PIPELINE, REGISTERS] = None
+    """Buffers for messages to a neighbour, on either side: what would make one more waits until one is free (OneFlow); left out: any."""
     layer_split: Annotated[tuple[Layers, ...] | None, Listed, PIPELINE, DEALT] = None
     """Layers per chunk, in order of the global chunk number; left out: balanced."""
     replica_layer_splits: Annotated[LayerSplits | None, Listed, PIPELINE, DEALT_APART] = None
@@ -317,8 +318,7 @@ class Plan(Spec):
     fsdp_unit: Annotated[Literal["chunk"] | Degree | None, FSDP, UNITS] = None
     """Layers gathered together, or "chunk" for all of a chunk; left out: 1."""
     fsdp_gather: Annotated[Literal["microbatch", "visit"] | None, FSDP, UNITS] = None
-    """Weights are gathered for every microbatch (left out) or once per "visit": a run of microbatches through one
-    chunk."""
+    """Weights are gathered for every microbatch (left out) or once per "visit": a run of microbatches through one chunk."""
     fsdp_reduce: Annotated[
         Literal["microbatch", "visit", "step"] | None,
         FSDP,

@@ -185,6 +185,7 @@ PLAN_FIELDS: dict[str, tuple[dict[str, Any], Any, Any]] = {
     "bucket_size": ({}, 1e6, 1e9),
     "gradient_dtype": ({}, "fp32", "bf16"),
     "p2p": ({"pipeline_parallel": 2}, "latency", "blocking"),
+    "registers": ({"pipeline_parallel": 2}, None, 1),
     "layer_split": ({"pipeline_parallel": 2}, (12, 12), (10, 14)),
     "stages": ({"microbatch_size": 4}, [{"ranks": 4}, {"ranks": 4}], [{"ranks": 4, "tensor_parallel": 2}] * 2),
     "fsdp_prefetch": ({"zero_stage": 3, "framework": "torchtitan"}, 0, 3),

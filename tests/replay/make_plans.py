@@ -82,6 +82,7 @@ FIELDS: dict[str, tuple[Any, ...]] = {
     "plan.gradient_dtype": ("fp32", "bf16"),
     "plan.gradient_reduce_dtype": ("fp32", "bf16"),
     "plan.p2p": ("latency", "blocking"),
+    "plan.registers": (1, 2),
     "plan.layer_split": ([3, 5], [5, 3], [2, 2, 3, 1]),
     "plan.replica_layer_splits": ([[3, 5]] * 4, [[3, 5], [5, 3], [4, 4], [3, 5]]),
     "plan.stages": (
@@ -148,6 +149,7 @@ NEEDS: dict[str, dict[str, Any]] = {
     "plan.exchange_staleness": {"plan.gradient_exchange": "stale_parameter_server", "plan.exchange_servers": 1, "nodes": 2},
     "plan.vocabulary_parallel_loss": {"plan.tensor_parallel": 2},
     "plan.p2p": {"plan.pipeline_parallel": 2},
+    "plan.registers": {"plan.pipeline_parallel": 2},
     "plan.layer_split": {"plan.pipeline_parallel": 2},
     "plan.replica_layer_splits": {"plan.gradient_exchange": "wave_synchronous", "plan.schedule": "hetpipe", "plan.pipeline_parallel": 2},
     "plan.stages": {"plan.microbatch_size": 12},

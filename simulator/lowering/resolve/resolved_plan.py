@@ -64,6 +64,8 @@ class ResolvedPlan:
     gradient_bytes: int
     gradient_dtype: str
     p2p: str
+    registers: int = 0
+    """Buffers for messages to a neighbour; 0 = as many as are wanted."""
     layer_split: tuple[int, ...] | None
     replica_layer_splits: tuple[tuple[int, ...], ...] = ()
     """Of each replica, where they differ; `layer_split` is that of the first."""
@@ -305,7 +307,8 @@ def resolve(
         bucket_sizes=(small, bucket) if small else (),
         gradient_bytes=int(BYTES_PER_ELEMENT[facts.gradient]),
         gradient_dtype=facts.gradient,
-        p2p=said("p2p", _takes_messages_in_turn(schedule), "latency"),
+        registers=plan.registers or 0,
+        p2p="latency" if plan.registers else said("p2p", _takes_messages_in_turn(schedule), "latency"),
         layer_split=facts.layer_split,
         replica_layer_splits=plan.replica_layer_splits or (),
         fsdp_prefetch=said("fsdp_prefetch"),
