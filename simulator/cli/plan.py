@@ -17,7 +17,7 @@ def command(
         str,
         typer.Argument(
             metavar="GRAPH|MODEL|JOB",
-            help="A graph of costs (workloads/graphs), or a file as these are; of meshes and layouts a model; of virtual_workers a job.",
+            help="A graph of costs (workloads/graphs), or a file as these are; of meshes and layouts a model; of unlike_replicas a job.",
         ),
     ],
     problem: Annotated[
@@ -28,7 +28,7 @@ def command(
             help="placement: operators on devices; pipeline: stages with replicas; synchronous: drained every step; "
             "drained: the same, gradients reduced at its end; hybrid: with tensor degrees and recomputation; "
             "meshes: a model on parts of a cluster, drained; layout: a layer; "
-            "virtual_workers: GPUs of several kinds to pipelines, and layers to them.",
+            "unlike_replicas: GPUs of several kinds to pipelines, and layers to them.",
         ),
     ] = "placement",
     planner: Annotated[

@@ -1,8 +1,8 @@
-"""HetPipe: three ways to deal GPUs out to virtual workers, and for each worker the best order of its GPUs and split of its layers.
+"""HetPipe: three ways to deal GPUs out to replicas, and for each replica the best order of its GPUs and split of its layers.
 
-    node      all GPUs of a worker are of one node                            VVVV RRRR GGGG QQQQ
-    equal     as many of each node in every worker                            VRGQ VRGQ VRGQ VRGQ
-    hybrid    as many of two nodes in every worker, the nodes in any pairs    VVQQ VVQQ RRGG RRGG
+    node      all GPUs of a replica are of one node                            VVVV RRRR GGGG QQQQ
+    equal     as many of each node in every replica                            VRGQ VRGQ VRGQ VRGQ
+    hybrid    as many of two nodes in every replica, the nodes in any pairs    VVQQ VVQQ RRGG RRGG
 
 The paper splits layers by an integer programme and takes one pairing; here a dynamic programme over first stages finds, for a time that no
 stage may exceed, the least sum of all stages, and the time is found by halving, since the sum falls as it grows.
@@ -17,9 +17,9 @@ from collections.abc import Iterator
 import numpy as np
 
 from simulator.planners.base import Oracle, Planner
-from simulator.planners.problems.virtual_workers import Allocation, Numbers, VirtualWorkers, Worker
+from simulator.planners.problems.unlike_replicas import Allocation, Numbers, Replica, UnlikeReplicas
 
-__all__ = ["HetPipe", "best_workers", "distributions"]
+__all__ = ["HetPipe", "best_replicas", "distributions"]
 
 Nodes = tuple[int, ...]
 
@@ -31,33 +31,33 @@ class HetPipe(Planner[Allocation]):
     source = (
         "Park et al., HetPipe, ATC 2020, arXiv 2005.14038, sections 7 and 8.1 (distributions from memory, unverified)"
     )
-    solves = VirtualWorkers
+    solves = UnlikeReplicas
     best_of = "node, equal and hybrid distributions"
 
-    def covers(self, problem: VirtualWorkers, plan: Allocation) -> bool:
+    def covers(self, problem: UnlikeReplicas, plan: Allocation) -> bool:
         """See `Planner.covers`."""
-        found = sorted(tuple(sorted(worker.nodes)) for worker in plan)
+        found = sorted(tuple(sorted(replica.nodes)) for replica in plan)
         return any(found == sorted(rows) for rows in distributions(problem))
 
-    def plan(self, problem: VirtualWorkers, oracle: Oracle[Allocation], seed: int) -> float | None:
+    def plan(self, problem: UnlikeReplicas, oracle: Oracle[Allocation], seed: int) -> float | None:
         """See `Planner.plan`."""
-        known: dict[Nodes, Worker | None] = {}
+        known: dict[Nodes, Replica | None] = {}
         for rows in distributions(problem):
-            workers = best_workers(problem, rows, oracle, known)
-            if workers:
-                oracle.cost(workers)
+            replicas = best_replicas(problem, rows, oracle, known)
+            if replicas:
+                oracle.cost(replicas)
             if oracle.over:
                 return None
         return None
 
 
-def distributions(problem: VirtualWorkers) -> Iterator[tuple[Nodes, ...]]:
-    """Yield the nodes of the GPUs of every worker, in order, for each distribution that the numbers of GPUs allow."""
+def distributions(problem: UnlikeReplicas) -> Iterator[tuple[Nodes, ...]]:
+    """Yield the nodes of the GPUs of every replica, in order, for each distribution that the numbers of GPUs allow."""
     count, gpus, stages = len(problem.kinds), problem.gpus, problem.stages
     if gpus % stages == 0:
         yield tuple((node,) * stages for node in range(count) for _ in range(gpus // stages))
     if stages % count == 0 and count > 1:
-        yield tuple(tuple(sorted([*range(count)] * (stages // count))) for _ in range(problem.workers))
+        yield tuple(tuple(sorted([*range(count)] * (stages // count))) for _ in range(problem.replicas))
     if stages % 2 == 0 and count % 2 == 0 and count > 2 and 2 * gpus % stages == 0:
         for pairs in _pairings(tuple(range(count))):
             yield tuple(
@@ -80,38 +80,38 @@ def _pairings(nodes: Nodes) -> Iterator[tuple[tuple[int, int], ...]]:
             yield ((first, other), *rest)
 
 
-def best_workers(
-    problem: VirtualWorkers, rows: tuple[Nodes, ...], oracle: Oracle[Allocation], known: dict[Nodes, Worker | None]
+def best_replicas(
+    problem: UnlikeReplicas, rows: tuple[Nodes, ...], oracle: Oracle[Allocation], known: dict[Nodes, Replica | None]
 ) -> Allocation:
-    """Return the best workers of these GPUs; () where one does not fit.
+    """Return the best replicas of these GPUs; () where one does not fit.
 
     Args:
-        rows: of each worker: the nodes of its GPUs.
-        known: best workers of GPUs that were looked at before; filled.
+        rows: of each replica: the nodes of its GPUs.
+        known: best replicas of GPUs that were looked at before; filled.
     """
     for nodes in dict.fromkeys(rows):
         if nodes not in known:
-            known[nodes] = _best_worker(problem, nodes, oracle)
+            known[nodes] = _best_replica(problem, nodes, oracle)
     found = [known[nodes] for nodes in rows]
-    return tuple(worker for worker in found if worker) if all(found) else ()
+    return tuple(replica for replica in found if replica) if all(found) else ()
 
 
-def _best_worker(problem: VirtualWorkers, nodes: Nodes, oracle: Oracle[Allocation]) -> Worker | None:
-    """The worker of these GPUs, in any order, that goes at the best pace; None where none fits."""
-    best: tuple[float, Worker] | None = None
+def _best_replica(problem: UnlikeReplicas, nodes: Nodes, oracle: Oracle[Allocation]) -> Replica | None:
+    """The replica of these GPUs, in any order, that goes at the best pace; None where none fits."""
+    best: tuple[float, Replica] | None = None
     for order in sorted({*itertools.permutations(nodes)}):
         tables = problem.seconds_on(order)
         oracle.priced(sum(table.size for table in tables))
         layers = _split(problem, tables)
         if layers:
-            worker = Worker(order, layers)
-            pace = problem.pace(problem.seconds_of(worker))
+            replica = Replica(order, layers)
+            pace = problem.pace(problem.seconds_of(replica))
             if best is None or pace < best[0]:
-                best = pace, worker
+                best = pace, replica
     return best[1] if best else None
 
 
-def _split(problem: VirtualWorkers, tables: list[Numbers]) -> tuple[int, ...]:
+def _split(problem: UnlikeReplicas, tables: list[Numbers]) -> tuple[int, ...]:
     """Layers of the stages at the best pace; () where they do not fit."""
     times = np.unique(np.concatenate([table[np.isfinite(table)] for table in tables]))
     last = bisect.bisect_left(times, True, key=lambda most: _least(tables, float(most))[0] <= problem.wave * most)

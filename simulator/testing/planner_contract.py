@@ -22,7 +22,7 @@ from simulator.planners.problems.meshes import Meshes
 from simulator.planners.problems.pipeline import Level, Pipeline, make_pipeline
 from simulator.planners.problems.placement import Placement, make_placement
 from simulator.planners.problems.synchronous import Synchronous
-from simulator.planners.problems.virtual_workers import VirtualWorkers
+from simulator.planners.problems.unlike_replicas import UnlikeReplicas
 from simulator.workload.cost_graph import CostEdge, CostGraph, CostNode, CostWay, Machine
 
 __all__ = [
@@ -32,7 +32,7 @@ __all__ = [
     "small_hybrid",
     "small_layouts",
     "small_pipeline",
-    "small_workers",
+    "small_replicas",
 ]
 
 _CLOSE = 1e-9
@@ -145,11 +145,11 @@ def small_hybrid(seed: int) -> Hybrid:
     )
 
 
-def small_workers(seed: int) -> VirtualWorkers:
-    """Return two workers of two GPUs, or one of four, on two nodes, drawn at random, not always with room for all."""
+def small_replicas(seed: int) -> UnlikeReplicas:
+    """Return two replicas of two GPUs, or one of four, on two nodes, drawn at random, not always with room for all."""
     random = np.random.default_rng(seed)
     layers, stages = int(random.integers(4, 6)), 4 if seed % 4 == 0 else 2
-    return VirtualWorkers(
+    return UnlikeReplicas(
         kinds=("quick", "slow"),
         gpus=2,
         stages=stages,
@@ -181,7 +181,7 @@ SMALL_PROBLEMS: dict[type[Problem[Any]], Callable[[int], Problem[Any]]] = {
     Layouts: small_layouts,
     Hybrid: small_hybrid,
     Meshes: lambda seed: _on_meshes(small_hybrid(seed)),
-    VirtualWorkers: small_workers,
+    UnlikeReplicas: small_replicas,
 }
 """Kind of problem -> a small one by its seed."""
 

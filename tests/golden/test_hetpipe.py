@@ -19,11 +19,12 @@ from simulator.hardware.parts import Part
 from simulator.job import Job, load_job
 from simulator.plan.plan import Plan
 from simulator.planners.base import Oracle
-from simulator.planners.hetpipe import best_workers, distributions
-from simulator.planners.problems.virtual_workers import VirtualWorkers
+from simulator.planners.hetpipe import best_replicas, distributions
+from simulator.planners.problems.unlike_replicas import UnlikeReplicas
+from simulator.report.mean_prediction import MeanPrediction
 from simulator.report.prediction import Prediction
 from simulator.simulation import simulate
-from simulator.studies.worker_costs import make_virtual_workers
+from simulator.studies.replica_costs import make_unlike_replicas
 from simulator.workload.model import load_model
 
 KINDS = ("titan_v", "titan_rtx", "quadro_p4000", "rtx_2060")
@@ -31,7 +32,7 @@ KINDS = ("titan_v", "titan_rtx", "quadro_p4000", "rtx_2060")
 
 
 def job_of(model: str, nodes: int = 4, wave: int = 4) -> Job:
-    """The paper's job on the first nodes, a GPU of each in every worker."""
+    """The paper's job on the first nodes, a GPU of each in every replica."""
     job = load_job("hetpipe_vgg19")
     parts = tuple(Part(nodes=((n, n),), gpu=kind) for n, kind in enumerate(KINDS[:nodes]) if n)
     workload = replace(job.workload, model=load_model(model), global_batch_size=32 * 4 * wave)
@@ -48,7 +49,7 @@ def replicas(model: str, nodes: int) -> Prediction:
     return simulate(workload, Plan(framework="horovod", microbatch_size=32), job.cluster)
 
 
-def run(job: Job, problem: VirtualWorkers, plan: Any) -> Prediction:
+def run(job: Job, problem: UnlikeReplicas, plan: Any) -> Prediction:
     """An allocation, simulated by the settings that the planner prints."""
     found = {
         name: tomllib.loads(f"x={value}")["x"] for name, _, value in (s.partition("=") for s in problem.settings(plan))
@@ -59,17 +60,17 @@ def run(job: Job, problem: VirtualWorkers, plan: Any) -> Prediction:
     return simulate(job.workload, made, cluster)
 
 
-def allocations(problem: VirtualWorkers) -> list[Any]:
+def allocations(problem: UnlikeReplicas) -> list[Any]:
     """The best of every distribution: node, equal, and hybrid in three pairings; () where it does not fit."""
     oracle: Oracle[Any] = Oracle(problem=problem)
-    return [best_workers(problem, rows, oracle, {}) for rows in distributions(problem)]
+    return [best_replicas(problem, rows, oracle, {}) for rows in distributions(problem)]
 
 
 @pytest.mark.parametrize("model", ["vgg19", "resnet152"])
 def test_the_formula_of_the_planner_beside_the_simulation(model: str) -> None:
     """Within 15 %: messages of a stage stand in its way there, and run beside it here."""
     job = job_of(model)
-    problem = make_virtual_workers(job)
+    problem = make_unlike_replicas(job)
     several = [plan for plan in allocations(problem) if plan]
     assert len(several) >= 4
     for plan in several:
@@ -79,7 +80,7 @@ def test_the_formula_of_the_planner_beside_the_simulation(model: str) -> None:
         assert 1 / problem.cost(plan) == pytest.approx(rate, rel=0.15)
 
 
-def held(problem: VirtualWorkers, layers: tuple[int, ...]) -> list[float]:
+def held(problem: UnlikeReplicas, layers: tuple[int, ...]) -> list[float]:
     """Bytes of each stage."""
     found, first = [], 0
     for count, versions in zip(layers, problem.versions, strict=True):
@@ -93,9 +94,11 @@ def held(problem: VirtualWorkers, layers: tuple[int, ...]) -> list[float]:
 @pytest.mark.parametrize("model", ["vgg19", "resnet152"])
 def test_memory_of_stages_is_that_of_the_simulation(model: str) -> None:
     job = job_of(model, wave=8)
-    problem = make_virtual_workers(job)
+    problem = make_unlike_replicas(job)
     for plan in [plan for plan in allocations(problem) if plan]:
-        kinds = run(job, problem, plan).kinds
+        found = run(job, problem, plan)
+        assert isinstance(found, MeanPrediction)
+        kinds = found.kinds
         assert all(kind.prediction.fits for kind in kinds)
         simulated = sorted(tuple(np.round(kind.prediction.memory.total / 1e6, 1).tolist()) for kind in kinds)
         assert simulated == sorted(
@@ -106,7 +109,7 @@ def test_memory_of_stages_is_that_of_the_simulation(model: str) -> None:
 @pytest.mark.parametrize("model", ["vgg19", "resnet152"])
 def test_nodes_as_workers_wait_for_the_weakest(model: str) -> None:
     """Docs/surveys.md: node below the other two; of VGG-19 the RTX 2060 have no room."""
-    problem = make_virtual_workers(job_of(model))
+    problem = make_unlike_replicas(job_of(model))
     node, equal, *hybrid = allocations(problem)
     rates = [1 / problem.cost(plan) if plan else 0.0 for plan in (node, equal, *hybrid)]
     assert rates[0] < 0.6 * rates[1]
@@ -117,9 +120,9 @@ def test_nodes_as_workers_wait_for_the_weakest(model: str) -> None:
 def rate(model: str, nodes: int, wave: int) -> float:
     """Images a second of the equal distribution."""
     job = job_of(model, nodes, wave)
-    problem = make_virtual_workers(job)
+    problem = make_unlike_replicas(job)
     equal = next(rows for rows in distributions(problem) if len({*rows[0]}) == nodes)
-    plan = best_workers(problem, (equal[0],) * 4, Oracle(problem=problem), {})
+    plan = best_replicas(problem, (equal[0],) * 4, Oracle(problem=problem), {})
     return job.workload.global_batch_size / run(job, problem, plan).step_time
 
 
@@ -143,7 +146,7 @@ def test_weak_gpus_are_worth_something_to_resnet() -> None:
 
 
 def test_the_command_prints_settings_that_run(dtsim: Any) -> None:
-    code, out, _ = dtsim("plan", "hetpipe_vgg19", "--problem", "virtual_workers", "--json")
+    code, out, _ = dtsim("plan", "hetpipe_vgg19", "--problem", "unlike_replicas", "--json")
     assert code == 0
     best = json.loads(out)["planners"][0]["plan"]
     changes = [word for setting in best["settings"] for word in ("--set", setting)]
@@ -155,13 +158,13 @@ def test_the_command_prints_settings_that_run(dtsim: Any) -> None:
 @pytest.mark.parametrize(
     ("job", "options", "says"),
     [
-        ("gpt3_175b", [], "virtual workers are pipelines of one GPU a stage"),
+        ("gpt3_175b", [], "replicas are pipelines of one GPU a stage"),
         ("hetpipe_vgg19", ["--devices", "4"], "asked with a job alone; --devices would have no effect"),
         ("vgg16_nowhere", [], "vgg16_nowhere"),
     ],
 )
 def test_what_is_no_such_job_is_refused(dtsim: Any, job: str, options: list[str], says: str) -> None:
-    code, _, err = dtsim("plan", job, "--problem", "virtual_workers", *options)
+    code, _, err = dtsim("plan", job, "--problem", "unlike_replicas", *options)
     assert code == 2
     assert says in err.replace("\n", " ")
 
@@ -173,6 +176,6 @@ def test_parts_of_nodes_alone() -> None:
         (Part(ranks=((0, 0),), clock=0.5), "are alike"),
     ):
         with pytest.raises(PlanError, match=says):
-            make_virtual_workers(replace(job, cluster=replace(job.cluster, parts=(part,))))
+            make_unlike_replicas(replace(job, cluster=replace(job.cluster, parts=(part,))))
     with pytest.raises(SpecError, match="share all GPUs evenly"):
-        replace(make_virtual_workers(job), stages=3)
+        replace(make_unlike_replicas(job), stages=3)

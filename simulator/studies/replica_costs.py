@@ -1,6 +1,6 @@
-"""A job on nodes of several kinds as a problem of virtual workers: what its layers take on the GPUs of each node, and what they hold there.
+"""A job on nodes of several kinds as a problem of replicas: what its layers take on the GPUs of each node, and what they hold there.
 
-job --lowering, prices of every node's GPUs--> seconds, bytes of layers --> VirtualWorkers
+job --lowering, prices of every node's GPUs--> seconds, bytes of layers --> UnlikeReplicas
 """
 
 from __future__ import annotations
@@ -23,30 +23,30 @@ from simulator.lowering.memory.remember import largest_mark
 from simulator.lowering.steps.parameters import rank_held
 from simulator.lowering.steps.state import State
 from simulator.lowering.steps.update_tables import optimizer_table, update_facts
-from simulator.planners.problems.virtual_workers import VirtualWorkers
+from simulator.planners.problems.unlike_replicas import UnlikeReplicas
 from simulator.program.program import CATEGORIES, bytes_by_category
 from simulator.search.split import work_of
 
-__all__ = ["make_virtual_workers"]
+__all__ = ["make_unlike_replicas"]
 
 _STATES = tuple(CATEGORIES.index(name) for name in ("weights", "gradients", "optimizer_states"))
 
 
-def make_virtual_workers(job: Job) -> VirtualWorkers:
+def make_unlike_replicas(job: Job) -> UnlikeReplicas:
     """Return the problem of dealing a job's GPUs out to its replicas.
 
     Args:
-        job: with schedule "hetpipe"; its pipeline_parallel are the GPUs of a worker, its microbatches of a step those of a wave.
+        job: with schedule "hetpipe"; its pipeline_parallel are the GPUs of a replica, its microbatches of a step those of a wave.
 
     Raises:
         PlanError: the job's plan cannot be, has another schedule, splits layers over ranks, or its parts are not of nodes.
-        SpecError: workers do not share all GPUs evenly.
+        SpecError: replicas do not share all GPUs evenly.
     """
     plan, cluster = job.plan.model_copy(update={"layer_split": None, "replica_layer_splits": None}), job.cluster
     resolved = resolve(job.workload, plan, cluster.world_size, f"cluster {cluster.name!r}")
     if not resolved.schedule.updates_each_microbatch or resolved.tensor_parallel > 1 or resolved.context_parallel > 1:
         refuse(
-            "virtual workers are pipelines of one GPU a stage, which change their weights after every minibatch",
+            "replicas are pipelines of one GPU a stage, which change their weights after every minibatch",
             f"schedule = {resolved.schedule.name!r}, tensor_parallel = {resolved.tensor_parallel}, context_parallel = "
             f"{resolved.context_parallel}",
             "schedule = 'hetpipe', gradient_exchange = 'wave_synchronous' and pipeline_parallel alone",
@@ -68,7 +68,7 @@ def make_virtual_workers(job: Job) -> VirtualWorkers:
     apart = {"inside": 1} if cluster.gpus_per_node > 1 else {}
     apart |= {"between": cluster.gpus_per_node} if cluster.nodes > 1 else {}
     wires = {where: _bandwidth(cluster, ranks, float(received.max())) for where, ranks in apart.items()}
-    return VirtualWorkers(
+    return UnlikeReplicas(
         kinds=tuple(kind.gpu.name for kind in nodes),
         gpus=cluster.gpus_per_node,
         stages=resolved.pipeline_parallel,

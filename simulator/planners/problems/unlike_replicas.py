@@ -1,10 +1,10 @@
 """GPUs of nodes of several kinds dealt out to pipelines that are replicas of each other, each with its own layers: HetPipe's problem.
 
-A virtual worker has k GPUs in a row, from any nodes, and a stage of layers on each.  A stage takes, for a minibatch,
+A replica has k GPUs in a row, from any nodes, and a stage of layers on each.  A stage takes, for a minibatch,
 
     what its layers take on its GPU  +  to receive its activations from the stage before  +  its gradients from the one behind
 
-and a worker with m minibatches under way goes at the pace of its slowest stage, or of a minibatch's whole way over m, if that is more.
+and a replica with m minibatches under way goes at the pace of its slowest stage, or of a minibatch's whole way over m, if that is more.
 Stages hold the weights of each minibatch that they have under way.  Workers wait for the slowest (`wave_synchronous`), so that all W of
 them need its pace over W for a minibatch (Park et al., HetPipe, ATC 2020, arXiv 2005.14038, sections 4 to 7; the sum of the three terms
 from memory, unverified; the bound by what is under way is ours).
@@ -30,13 +30,13 @@ from simulator.planners.base import Problem
 from simulator.report.table import Section, Table
 from simulator.units import show
 
-__all__ = ["Allocation", "VirtualWorkers", "Worker"]
+__all__ = ["Allocation", "Replica", "UnlikeReplicas"]
 
 Numbers = NDArray[np.float64]
 
 
-class Worker(NamedTuple):
-    """A virtual worker.
+class Replica(NamedTuple):
+    """A replica.
 
     Args:
         nodes: of the GPU of each stage.
@@ -47,17 +47,17 @@ class Worker(NamedTuple):
     layers: tuple[int, ...]
 
 
-Allocation = tuple[Worker, ...]
+Allocation = tuple[Replica, ...]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class VirtualWorkers(Problem[Allocation]):
-    """All GPUs of a cluster as virtual workers.
+class UnlikeReplicas(Problem[Allocation]):
+    """All GPUs of a cluster as replicas.
 
     Args:
         kinds: name of the GPUs of each node; `gpus`: of a node.
-        stages: GPUs of a worker.
-        wave: minibatches that a worker has under way.
+        stages: GPUs of a replica.
+        wave: minibatches that a replica has under way.
         versions: [stages] minibatches that a stage has under way, each with its weights.
         seconds: [nodes, layers] a minibatch forward and backward.
         received: [layers] B that come in front of each layer; their gradients are as large.
@@ -82,18 +82,18 @@ class VirtualWorkers(Problem[Allocation]):
     memory: Numbers
     inside: float
     between: float
-    name: ClassVar[str] = "virtual_workers"
+    name: ClassVar[str] = "unlike_replicas"
     objective: ClassVar[str] = "time per minibatch of all"
 
     def __post_init__(self) -> None:
         if self.gpus * len(self.kinds) % self.stages or self.seconds.shape[1] < self.stages:
             raise SpecError(
-                f"virtual workers share all GPUs evenly and have a layer on each, but {len(self.kinds)} nodes have {self.gpus} each, a "
-                f"worker {self.stages}, and the model {self.seconds.shape[1]} layers. Way out: another pipeline_parallel"
+                f"replicas share all GPUs evenly and have a layer on each, but {len(self.kinds)} nodes have {self.gpus} each, a "
+                f"replica {self.stages}, and the model {self.seconds.shape[1]} layers. Way out: another pipeline_parallel"
             )
 
     @property
-    def workers(self) -> int:
+    def replicas(self) -> int:
         """How many there are."""
         return self.gpus * len(self.kinds) // self.stages
 
@@ -150,88 +150,86 @@ class VirtualWorkers(Problem[Allocation]):
         return self.inside if node == other else self.between
 
     def seconds_on(self, nodes: tuple[int, ...]) -> list[Numbers]:
-        """Return `stage_seconds` of each stage of a worker on GPUs of these nodes."""
+        """Return `stage_seconds` of each stage of a replica on GPUs of these nodes."""
         around = (-1, *nodes, -1)
         return [self.stage_seconds(s, around[s + 1], around[s], around[s + 2]) for s in range(len(nodes))]
 
-    def seconds_of(self, worker: Worker) -> list[float]:
-        """Return s of each stage of a worker."""
-        ends = [0, *itertools.accumulate(worker.layers)]
-        return [float(some[a, b]) for some, a, b in zip(self.seconds_on(worker.nodes), ends, ends[1:], strict=False)]
+    def seconds_of(self, replica: Replica) -> list[float]:
+        """Return s of each stage of a replica."""
+        ends = [0, *itertools.accumulate(replica.layers)]
+        return [float(some[a, b]) for some, a, b in zip(self.seconds_on(replica.nodes), ends, ends[1:], strict=False)]
 
     def pace(self, seconds: list[float]) -> float:
-        """Return s per minibatch of a worker whose stages take so long."""
+        """Return s per minibatch of a replica whose stages take so long."""
         return max(*seconds, math.fsum(seconds) / self.wave)
 
     def cost(self, plan: Allocation) -> float:
         """See `Problem.cost`."""
         if self._broken(plan):
             return math.inf
-        return max(self.pace(self.seconds_of(worker)) for worker in plan) / self.workers
+        return max(self.pace(self.seconds_of(replica)) for replica in plan) / self.replicas
 
     def _broken(self, plan: Allocation) -> str:
         layers = self.seconds.shape[1]
-        for number, worker in enumerate(plan):
-            if len(worker.nodes) != self.stages or len(worker.layers) != self.stages:
-                return (
-                    f"worker {number} has {len(worker.nodes)} GPUs and {len(worker.layers)} stages, not {self.stages}"
-                )
-            if min(worker.layers) < 1 or sum(worker.layers) != layers:
-                return f"stages of worker {number} have {worker.layers} of {layers} layers"
-        used = Counter(node for worker in plan for node in worker.nodes)
+        for number, replica in enumerate(plan):
+            if len(replica.nodes) != self.stages or len(replica.layers) != self.stages:
+                return f"replica {number} has {len(replica.nodes)} GPUs and {len(replica.layers)} stages, not {self.stages}"
+            if min(replica.layers) < 1 or sum(replica.layers) != layers:
+                return f"stages of replica {number} have {replica.layers} of {layers} layers"
+        used = Counter(node for replica in plan for node in replica.nodes)
         if used != Counter(dict.fromkeys(range(len(self.kinds)), self.gpus)):
             return f"GPUs used of each node: {dict(used)}, and each has {self.gpus}"
-        full = [number for number, worker in enumerate(plan) if math.isinf(max(self.seconds_of(worker)))]
-        return f"a stage of worker {full[0]} does not fit its GPU" if full else ""
+        full = [number for number, replica in enumerate(plan) if math.isinf(max(self.seconds_of(replica)))]
+        return f"a stage of replica {full[0]} does not fit its GPU" if full else ""
 
     def check(self, plan: Allocation) -> None:
         """See `Problem.check`."""
         if why := self._broken(plan):
-            raise PlanError(f"these are no virtual workers: {why}")
+            raise PlanError(f"these are no replicas: {why}")
 
     def every_plan(self) -> Iterator[Allocation]:
         """See `Problem.every_plan`."""
         layers = self.seconds.shape[1]
         for place in _orders(Counter(dict.fromkeys(range(len(self.kinds)), self.gpus))):
             rows = [place[first : first + self.stages] for first in range(0, len(place), self.stages)]
-            for chosen in _choices([_splits(layers, self.stages)] * self.workers):
-                yield tuple(Worker(row, split) for row, split in zip(rows, chosen, strict=True))
+            for chosen in _choices([_splits(layers, self.stages)] * self.replicas):
+                yield tuple(Replica(row, split) for row, split in zip(rows, chosen, strict=True))
 
     def settings(self, plan: Allocation) -> tuple[str, ...]:
         """Return the allocation as settings of its job: GPUs by their ranks, layers of each replica.
 
-        A worker inside a node is laid into one; others lie across nodes stage by stage, so that messages between two of their GPUs in one
+        A replica inside a node is laid into one; others lie across nodes stage by stage, so that messages between two of their GPUs in one
         node are priced over the network.
         """
-        alone = all(len({*worker.nodes}) == 1 for worker in plan)
+        alone = all(len({*replica.nodes}) == 1 for replica in plan)
         ranks: dict[str, list[int]] = {}
-        for number, worker in enumerate(plan):
-            for stage, node in enumerate(worker.nodes):
+        for number, replica in enumerate(plan):
+            for stage, node in enumerate(replica.nodes):
                 rank = number * self.stages + stage if alone else stage * len(plan) + number
                 ranks.setdefault(self.kinds[node], []).append(rank)
         parts = [f'{{ranks="{shown_numbers(sorted(some))}", gpu="{kind}"}}' for kind, some in ranks.items()]
-        splits = ", ".join(str(list(worker.layers)) for worker in plan)
+        splits = ", ".join(str(list(replica.layers)) for replica in plan)
         order = ('plan.rank_order=["tp", "pp", "dp"]',) if alone else ()
         return f"cluster.parts=[{', '.join(parts)}]", f"plan.replica_layer_splits=[{splits}]", *order
 
     def described(self, plan: Allocation) -> Section:
-        """See `Problem.described`: a row per worker."""
+        """See `Problem.described`: a row per replica."""
         rows = []
-        for number, worker in enumerate(plan):
-            seconds = self.seconds_of(worker)
+        for number, replica in enumerate(plan):
+            seconds = self.seconds_of(replica)
             rows.append(
                 (
                     str(number),
-                    ", ".join(self.kinds[node] for node in worker.nodes),
-                    ", ".join(map(str, worker.layers)),
+                    ", ".join(self.kinds[node] for node in replica.nodes),
+                    ", ".join(map(str, replica.layers)),
                     ", ".join(show(one, "s") for one in seconds),
                     show(self.pace(seconds), "s"),
                 )
             )
         return Section(
-            title=f"{self.workers} virtual workers of {self.stages} GPUs, {self.wave} minibatches under way in each",
+            title=f"{self.replicas} replicas of {self.stages} GPUs, {self.wave} minibatches under way in each",
             lines=(f"{1 / self.cost(plan):,.1f} minibatches a second, all at the pace of the slowest",),
-            table=Table(headings=("worker", "GPUs", "layers", "stages", "pace"), rows=tuple(rows), left=(1, 2, 3)),
+            table=Table(headings=("replica", "GPUs", "layers", "stages", "pace"), rows=tuple(rows), left=(1, 2, 3)),
             below=("of the job: " + " ".join(f"--set '{setting}'" for setting in self.settings(plan)),),
         )
 
@@ -239,15 +237,15 @@ class VirtualWorkers(Problem[Allocation]):
         """See `Problem.to_dict`."""
         return {
             "minibatches_per_second": 1 / self.cost(plan),
-            "workers": [
+            "replicas": [
                 {
-                    "gpus": [self.kinds[node] for node in worker.nodes],
-                    "nodes": list(worker.nodes),
-                    "layers": list(worker.layers),
-                    "stage_seconds": self.seconds_of(worker),
-                    "pace_s": self.pace(self.seconds_of(worker)),
+                    "gpus": [self.kinds[node] for node in replica.nodes],
+                    "nodes": list(replica.nodes),
+                    "layers": list(replica.layers),
+                    "stage_seconds": self.seconds_of(replica),
+                    "pace_s": self.pace(self.seconds_of(replica)),
                 }
-                for worker in plan
+                for replica in plan
             ],
             "settings": list(self.settings(plan)),
         }
