@@ -20,7 +20,7 @@ from simulator.job import Job, load_job
 from simulator.plan.plan import Plan
 from simulator.planners.base import Oracle
 from simulator.planners.hetpipe import best_replicas, distributions
-from simulator.planners.problems.unlike_replicas import UnlikeReplicas
+from simulator.planners.problems.unlike_replicas import Replica, UnlikeReplicas
 from simulator.report.mean_prediction import MeanPrediction
 from simulator.report.prediction import Prediction
 from simulator.simulation import simulate
@@ -167,6 +167,17 @@ def test_what_is_no_such_job_is_refused(dtsim: Any, job: str, options: list[str]
     code, _, err = dtsim("plan", job, "--problem", "unlike_replicas", *options)
     assert code == 2
     assert says in err.replace("\n", " ")
+
+
+def test_one_replica_of_all_gpus() -> None:
+    job = job_of("resnet152", wave=16)
+    plan = job.plan.model_copy(update={"pipeline_parallel": 16, "gradient_exchange": None})
+    job = replace(job, plan=plan, workload=replace(job.workload, global_batch_size=32 * 16))
+    problem = replace(make_unlike_replicas(job), memory=np.full(4, np.inf))
+    quick = Replica((0,) * 4 + (1,) * 4 + (2,) * 4 + (3,) * 4, (3,) * 14 + (4,) * 2)
+    found = run(job, problem, (quick,))
+    assert problem.settings((quick,))[1].startswith("plan.layer_split=[3, 3")
+    assert 512 / 32 / found.step_time == pytest.approx(1 / problem.cost((quick,)), rel=0.15)
 
 
 def test_parts_of_nodes_alone() -> None:

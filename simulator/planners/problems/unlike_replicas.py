@@ -5,7 +5,7 @@ A replica has k GPUs in a row, from any nodes, and a stage of layers on each.  A
     what its layers take on its GPU  +  to receive its activations from the stage before  +  its gradients from the one behind
 
 and a replica with m minibatches under way goes at the pace of its slowest stage, or of a minibatch's whole way over m, if that is more.
-Stages hold the weights of each minibatch that they have under way.  Workers wait for the slowest (`wave_synchronous`), so that all W of
+Stages hold the weights of each minibatch that they have under way.  They wait for the slowest (`wave_synchronous`), so that all W of
 them need its pace over W for a minibatch (Park et al., HetPipe, ATC 2020, arXiv 2005.14038, sections 4 to 7; the sum of the three terms
 from memory, unverified; the bound by what is under way is ours).
 """
@@ -209,8 +209,11 @@ class UnlikeReplicas(Problem[Allocation]):
                 ranks.setdefault(self.kinds[node], []).append(rank)
         parts = [f'{{ranks="{shown_numbers(sorted(some))}", gpu="{kind}"}}' for kind, some in ranks.items()]
         splits = ", ".join(str(list(replica.layers)) for replica in plan)
-        order = ('plan.rank_order=["tp", "pp", "dp"]',) if alone else ()
-        return f"cluster.parts=[{', '.join(parts)}]", f"plan.replica_layer_splits=[{splits}]", *order
+        dealt = f"cluster.parts=[{', '.join(parts)}]"
+        if len(plan) == 1:
+            return dealt, f"plan.layer_split={splits}"
+        order = '["tp", "pp", "dp"]' if alone else '["tp", "dp", "pp"]'
+        return dealt, f"plan.replica_layer_splits=[{splits}]", f"plan.rank_order={order}"
 
     def described(self, plan: Allocation) -> Section:
         """See `Problem.described`: a row per replica."""
