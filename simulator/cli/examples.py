@@ -35,6 +35,7 @@ EXAMPLES = {
         "dtsim plan gpt2_124m --problem meshes --cluster dgx_a100 --devices 4 --batch 16 --microbatches 4",
         "dtsim plan bert32a100 --problem hybrid --devices 64 --memory '8 GiB' --bandwidth '25 GiB/s'",
         "dtsim plan vgg16 --problem pipeline --devices 4,4 --bandwidth '1 GB/s,1.25 GB/s'",
+        "dtsim plan hetpipe_vgg19 --problem unlike_replicas",
     ),
     "advise": ("dtsim advise --model gpt3_13b --cluster dgx_a100",),
     "sweep": (

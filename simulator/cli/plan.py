@@ -16,8 +16,8 @@ def command(
     graph: Annotated[
         str,
         typer.Argument(
-            metavar="GRAPH|MODEL",
-            help="A graph of costs (workloads/graphs), or a file as these are; of meshes and layouts a model.",
+            metavar="GRAPH|MODEL|JOB",
+            help="A graph of costs (workloads/graphs), or a file as these are; of meshes and layouts a model; of unlike_replicas a job.",
         ),
     ],
     problem: Annotated[
@@ -27,7 +27,8 @@ def command(
             metavar="P",
             help="placement: operators on devices; pipeline: stages with replicas; synchronous: drained every step; "
             "drained: the same, gradients reduced at its end; hybrid: with tensor degrees and recomputation; "
-            "meshes: a model on parts of a cluster, drained; layout: a layer.",
+            "meshes: a model on parts of a cluster, drained; layout: a layer; "
+            "unlike_replicas: GPUs of several kinds to pipelines, and layers to them.",
         ),
     ] = "placement",
     planner: Annotated[

@@ -20,6 +20,7 @@ from simulator.plan.needs import (
     BY_MASKS,
     COPIES,
     DEALT,
+    DEALT_APART,
     EACH_MICROBATCH,
     ENDS_APART,
     EXPERT_CHOICE,
@@ -32,6 +33,7 @@ from simulator.plan.needs import (
     ON_DRIVES,
     ON_GPU,
     PARTITIONED,
+    REGISTERS,
     SHARDED,
     SHARED_EXPERTS,
     UNITS,
@@ -43,6 +45,7 @@ from simulator.plan.values import (
     Exchange,
     ExpertLoop,
     Layers,
+    LayerSplits,
     MeshShape,
     Messages,
     Module,
@@ -105,12 +108,7 @@ class Plan(Spec):
     """How tokens reach their experts: "all_to_all" (a row per expert), "once_per_node" (a row per node that has
     some of them, handed on inside it, as DeepEP and HybridEP do) or "einsum" (rows are made and summed up by products with
     one-hot masks around an all_to_all, as in GShard and Mesh-TensorFlow; the model has a capacity_factor)."""
-    expert_group_size: Annotated[
-        Degree | None,
-        EXPERTS,
-        EXPERT_CHOICE,
-        BY_MASKS,
-    ] = None
+    expert_group_size: Annotated[Degree | None, EXPERTS, EXPERT_CHOICE, BY_MASKS] = None
     """Tokens of a group, at most, of a rank's microbatch, which is cut into equal ones; left out: a sequence, in codes whose
     masks span one (MaxText), else 1,024, as in Mesh-TensorFlow."""
     expert_loop: Annotated[ExpertLoop | None, EXPERTS, FrameworkDefault("expert_loop"), EXPERT_CHOICE] = None
@@ -266,8 +264,8 @@ class Plan(Spec):
     """What replicas exchange, and in which steps: all_reduce (gradients, in every step), one_bit (signs of the momentum, after a dense
     warm-up), power_sgd (factors of low rank), local_sgd (weights, every exchange_every steps), diloco (changes of weights, with an outer
     optimizer), streaming_diloco (in parts), one_process (through GPU 0: torch's DataParallel), parameter_server (servers update),
-    stale_parameter_server (and no worker waits for others), byteps (servers add up) or another file of `simulator/lowering/exchanges`;
-    with shard_size between the copies of the states."""
+    stale_parameter_server (and no worker waits for others), wave_synchronous (pipelines push what a wave of microbatches changed: HetPipe),
+    byteps (servers add up) or another file of `simulator/lowering/exchanges`; with shard_size between the copies of the states."""
     exchange_every: Annotated[Degree | None, GRADIENTS] = None
     """Steps from one exchange of weights to the next; left out: 500 of diloco, 100 of streaming_diloco (local_sgd needs it)."""
     exchange_warmup: Annotated[Annotated[float, Field(ge=0, le=0.99)] | None, GRADIENTS] = None
@@ -283,7 +281,7 @@ class Plan(Spec):
     exchange_priority: Annotated[bool | None, GRADIENTS] = None
     """Layers go to parameter servers in the order in which they are needed, of those that are ready; left out: as they are made."""
     exchange_staleness: Annotated[Degree | None, GRADIENTS] = None
-    """Steps that a worker of stale_parameter_server may be ahead of the slowest (stale-synchronous); left out: any number."""
+    """Steps of stale_parameter_server (left out: any number) or waves of wave_synchronous (0) that a worker may be ahead of the slowest."""
     gradient_dtype: Annotated[
         Literal["fp32", "bf16", "fp16"] | None, GRADIENTS, FrameworkDefault("gradient_dtype"), BESIDE_MASTER
     ] = None
@@ -294,8 +292,7 @@ class Plan(Spec):
         FrameworkDefault("reduction_dtype"),
         ADDED,
     ] = None
-    """Number format in which gradients are added between ranks; left out: that of the framework, else of the
-    buffers."""
+    """Number format in which gradients are added between ranks; left out: that of the framework, else of the buffers."""
     moment_dtype: Annotated[tuple[MomentFormat, ...] | None, BeforeValidator(one_or_several), GRADIENTS, ON_GPU] = None
     """Number format of the optimizer's moments, or one for each (Megatron-LM: --exp-avg-dtype, --exp-avg-sq-dtype); left out: as wide as
     the weights that are updated."""
@@ -305,10 +302,13 @@ class Plan(Spec):
     """bf16 weights are the upper halves of the fp32 ones, of which only the lower are kept beside them (store_param_remainders of
     Transformer Engine and Apex)."""
     p2p: Annotated[Messages | None, PIPELINE, FrameworkDefault("p2p"), MESSAGES] = None
-    """Messages between pipeline ranks: latency (a message only delays its receiver) or blocking (it also holds the
-    sender)."""
+    """Messages between pipeline ranks: latency (a message only delays its receiver) or blocking (it also holds the sender)."""
+    registers: Annotated[Degree | None, PIPELINE, REGISTERS] = None
+    """Buffers for messages to a neighbour, on either side: what would make one more waits until one is free (OneFlow); left out: any."""
     layer_split: Annotated[tuple[Layers, ...] | None, Listed, PIPELINE, DEALT] = None
     """Layers per chunk, in order of the global chunk number; left out: balanced."""
+    replica_layer_splits: Annotated[LayerSplits | None, Listed, PIPELINE, DEALT_APART] = None
+    """Layers per chunk of each replica, where replicas go at their own pace (wave_synchronous); left out: alike."""
     stages: Annotated[tuple[Stage, ...] | None, Listed, PIPELINE] = None
     """Pipeline stages that have ranks of their own, one after another on the cluster: [{ranks = 8}, {ranks = 4, tensor_parallel = 2}],
     each with its layers (else in proportion to its GPUs) and its recompute where these are its own; microbatch_size counts the
@@ -316,8 +316,7 @@ class Plan(Spec):
     fsdp_unit: Annotated[Literal["chunk"] | Degree | None, FSDP, UNITS] = None
     """Layers gathered together, or "chunk" for all of a chunk; left out: 1."""
     fsdp_gather: Annotated[Literal["microbatch", "visit"] | None, FSDP, UNITS] = None
-    """Weights are gathered for every microbatch (left out) or once per "visit": a run of microbatches through one
-    chunk."""
+    """Weights are gathered for every microbatch (left out) or once per "visit": a run of microbatches through one chunk."""
     fsdp_reduce: Annotated[
         Literal["microbatch", "visit", "step"] | None,
         FSDP,

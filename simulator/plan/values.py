@@ -17,6 +17,7 @@ __all__ = [
     "Degree",
     "Exchange",
     "ExpertLoop",
+    "LayerSplits",
     "Layers",
     "MeshShape",
     "Messages",
@@ -39,6 +40,7 @@ AXES = ("tp", "cp", "dp", "pp")
 Degree = Annotated[int, Field(strict=True, ge=1, le=10_000_000)]
 MeshShape = Annotated[tuple[Degree, ...] | None, Listed]
 Layers = Annotated[int, Field(strict=True, ge=0, le=100_000)]
+LayerSplits = tuple[Annotated[tuple[Layers, ...], Listed], ...]
 Part = Annotated[float, Field(ge=0, le=1)]
 Tier = Literal["host", "nvme"]
 Offload = Part | Tier

@@ -71,8 +71,8 @@ class MeanPrediction(Prediction):
 
     @functools.cached_property
     def memory(self) -> MemoryReport:
-        """Peaks per pipeline rank, of the kind whose fullest rank is fullest."""
-        return max((kind.prediction for kind in self.kinds), key=lambda one: one.peak_memory).memory
+        """Peaks per pipeline rank, of the kind whose fullest rank is fullest; where kinds have other GPUs, that one comes first."""
+        return max((kind.prediction for kind in self.kinds), key=lambda one: one.peak_memory / one.capacity).memory
 
     @functools.cached_property
     def provenance(self) -> dict[str, Any]:

@@ -163,6 +163,17 @@ def _staleness_of_nodes(updates: Mapping[str, float], bound: float | None) -> li
     return [f"updates by others between a pull and its push: {each}{ahead}; time to an accuracy is not predicted"]
 
 
+def _staleness_in_waves(waves: Mapping[str, int], bound: float | None) -> list[str]:
+    """Of replicas that push what a wave changed: of how many microbatches the weights of one may lack the changes."""
+    if not waves:
+        return []
+    ahead = f"up to {bound:g} waves ahead of the slowest" if bound else "not a wave ahead of the slowest"
+    return [
+        f"waves of {waves['microbatches']} microbatches, {ahead}: weights may lack the changes of {waves['local_staleness']} microbatches "
+        f"of their own replica, of {waves['global_staleness']} of others; time to an accuracy is not predicted"
+    ]
+
+
 def sure_section(prediction: Prediction) -> Section:
     """Return what the band rests on: runs of this kind, the widest terms, what nobody measured, what was assumed."""
     facts, lines = prediction.provenance, []
@@ -201,6 +212,7 @@ def sure_section(prediction: Prediction) -> Section:
         )
     lines += _staleness(facts.get("staleness", ()), "stage" if "stages" in facts else "pipeline rank")
     lines += _staleness_of_nodes(facts.get("staleness_of_nodes", {}), facts.get("staleness_bound"))
+    lines += _staleness_in_waves(facts.get("waves", {}), facts.get("staleness_bound"))
     if facts.get("unsaid"):
         lines.append(f"not predicted of gradient_exchange = {facts['gradient_exchange']!r}: {facts['unsaid']}")
     lines += [f"assumed: {text}" for text in facts.get("assumptions", ())]

@@ -9,6 +9,7 @@ from typing import Any
 
 from simulator.errors import PlanError, SpecError, UnknownNameError
 from simulator.importers.cost_graphs import read_cost_graph
+from simulator.job import load_job
 from simulator.partition.words import read_mesh
 from simulator.planners import PLANNERS
 from simulator.planners.base import Budget, Found, Planner, Problem
@@ -19,10 +20,12 @@ from simulator.planners.problems.meshes import Meshes
 from simulator.planners.problems.pipeline import Level, Pipeline, make_pipeline
 from simulator.planners.problems.placement import Placement, make_placement
 from simulator.planners.problems.synchronous import Synchronous, make_synchronous
+from simulator.planners.problems.unlike_replicas import UnlikeReplicas
 from simulator.report.table import Section, Table, percent
 from simulator.studies.layout_figures import model_blocks
 from simulator.studies.layout_question import model_named
 from simulator.studies.model_ways import make_meshes
+from simulator.studies.replica_costs import make_unlike_replicas
 from simulator.units import show
 
 __all__ = ["ALL", "Asked", "Planned", "chosen_planners", "make_problem", "plan"]
@@ -160,8 +163,8 @@ def make_problem(name: str, of: str, asked: Asked) -> Problem[Any]:
     """Return the problem that a user names.
 
     Args:
-        name: `placement`, `pipeline`, `synchronous`, `drained`, `hybrid`, `meshes` or `layout`.
-        of: a file of costs or a name of `workloads/graphs`; of meshes and of a layout a model.
+        name: `placement`, `pipeline`, `synchronous`, `drained`, `hybrid`, `meshes`, `layout` or `unlike_replicas`.
+        of: a file of costs or a name of `workloads/graphs`; of meshes and of a layout a model, of unlike replicas a job.
 
     Raises:
         SpecError: what is said of the machine has no meaning for the problem, or lacks.
@@ -173,7 +176,7 @@ def make_problem(name: str, of: str, asked: Asked) -> Problem[Any]:
     given = {field.name for field in fields(asked) if getattr(asked, field.name) != field.default}
     idle = sorted(_OPTIONS[field] for field in given - known)
     if idle:
-        takes = ", ".join(_OPTIONS[field] for field in _OPTIONS if field in known)
+        takes = ", ".join(_OPTIONS[field] for field in _OPTIONS if field in known) or "a job alone"
         raise SpecError(f"a {name} is asked with {takes}; {' and '.join(idle)} would have no effect: leave it out")
     return make(of, asked)
 
@@ -267,6 +270,7 @@ _MAKERS: dict[str, tuple[frozenset[str], Callable[[str, Asked], Problem[Any]]]] 
     Hybrid.name: (frozenset(("devices", "bandwidths", "memory", "microbatches")), _hybrid),
     Meshes.name: (frozenset(("cluster", "devices", "memory", "batch", "microbatches")), _on_meshes),
     Layouts.name: (frozenset(("mesh", "batch", "memory")), _layout),
+    UnlikeReplicas.name: (frozenset(), lambda of, asked: make_unlike_replicas(load_job(of))),
 }
 """Problem -> what may be said of it, and who makes it."""
 _OPTIONS = {

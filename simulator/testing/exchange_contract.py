@@ -112,7 +112,7 @@ class ExchangeContract:
 
     def _sent(self, kind: StepKind, terms: Terms) -> float:
         """Bytes that a rank hands over in a step: of an all_reduce twice its message."""
-        sent = 2.0 * terms.gradient * _PART.weights * kind.adds
+        sent = 2.0 * _PART.weights * (terms.gradient * kind.adds + terms.updated * self.exchange.waves)
         for table in self._tables(kind, _PART, terms):
             for work, message in zip(table.work, table.message.tolist(), strict=True):
                 sent += message * (2.0 if work == "all_reduce" else 1.0)

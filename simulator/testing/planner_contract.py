@@ -22,9 +22,18 @@ from simulator.planners.problems.meshes import Meshes
 from simulator.planners.problems.pipeline import Level, Pipeline, make_pipeline
 from simulator.planners.problems.placement import Placement, make_placement
 from simulator.planners.problems.synchronous import Synchronous
+from simulator.planners.problems.unlike_replicas import UnlikeReplicas
 from simulator.workload.cost_graph import CostEdge, CostGraph, CostNode, CostWay, Machine
 
-__all__ = ["SMALL_PROBLEMS", "PlannerContract", "small_graph", "small_hybrid", "small_layouts", "small_pipeline"]
+__all__ = [
+    "SMALL_PROBLEMS",
+    "PlannerContract",
+    "small_graph",
+    "small_hybrid",
+    "small_layouts",
+    "small_pipeline",
+    "small_replicas",
+]
 
 _CLOSE = 1e-9
 
@@ -136,6 +145,29 @@ def small_hybrid(seed: int) -> Hybrid:
     )
 
 
+def small_replicas(seed: int) -> UnlikeReplicas:
+    """Return two replicas of two GPUs, or one of four, on two nodes, drawn at random, not always with room for all."""
+    random = np.random.default_rng(seed)
+    layers, stages = int(random.integers(4, 6)), 4 if seed % 4 == 0 else 2
+    return UnlikeReplicas(
+        kinds=("quick", "slow"),
+        gpus=2,
+        stages=stages,
+        wave=stages + seed % 3,
+        versions=tuple(range(stages, 0, -1)),
+        seconds=random.uniform(1, 3, (2, layers)) * np.array([[1.0], [random.uniform(1, 4)]]),
+        received=random.uniform(0, 2, layers),
+        weights=random.uniform(0, 1, layers),
+        states=random.uniform(0, 2, layers),
+        kept=random.uniform(0, 1, layers),
+        work=random.uniform(0, 1, layers),
+        beside=1.0,
+        memory=random.uniform(6, 20, 2),
+        inside=float(random.uniform(4, 20)),
+        between=float(random.uniform(1, 4)),
+    )
+
+
 def _on_meshes(one: Hybrid) -> Meshes:
     """The same graph and machine with a flush."""
     return Meshes(**{field.name: getattr(one, field.name) for field in fields(one)})
@@ -149,6 +181,7 @@ SMALL_PROBLEMS: dict[type[Problem[Any]], Callable[[int], Problem[Any]]] = {
     Layouts: small_layouts,
     Hybrid: small_hybrid,
     Meshes: lambda seed: _on_meshes(small_hybrid(seed)),
+    UnlikeReplicas: small_replicas,
 }
 """Kind of problem -> a small one by its seed."""
 

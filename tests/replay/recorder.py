@@ -8,8 +8,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from simulator import simulation
 from simulator.errors import SimulatorError
+from simulator.simulation import one_kind, whole_way
 from tests.replay.digest import digests
 
 __all__ = ["FIGURES", "Recorder"]
@@ -22,9 +22,9 @@ class Recorder:
     """Stands in for `measure()` at the end of `simulate()` and keeps the parts of each prediction."""
 
     def __init__(self) -> None:
-        self._measure: Callable[..., Any] = simulation.measure
+        self._measure: Callable[..., Any] = one_kind.measure
         self.made: list[dict[str, Any]] = []
-        simulation.measure = self._kept  # type: ignore[assignment]
+        one_kind.measure = whole_way.measure = self._kept  # type: ignore[assignment]
 
     def _kept(self, trace: Any, program: Any, prices: Any, *rest: Any) -> Any:
         prediction = self._measure(trace, program, prices, *rest)
@@ -36,7 +36,7 @@ class Recorder:
 
     def close(self) -> None:
         """Put `measure()` back."""
-        simulation.measure = self._measure  # type: ignore[assignment]
+        one_kind.measure = whole_way.measure = self._measure  # type: ignore[assignment]
 
     def parts(self, work: Callable[[], Any]) -> tuple[list[dict[str, Any]], str]:
         """Return the parts of the predictions that `work` made, and how it ended if by a refusal.

@@ -18,7 +18,8 @@ from simulator.lowering.resolve.resolved_plan import resolve
 from simulator.plan.plan import Plan
 from simulator.program.program import COLLECTIVE, OperatorTable, Segment
 from simulator.program.spec import verify
-from simulator.simulation import Prediction, simulate
+from simulator.report.prediction import Prediction
+from simulator.simulation import simulate
 from simulator.testing import block_contract
 from simulator.workload.blocks.one_hot import group_sizes
 from simulator.workload.model import Model, load_model

@@ -127,7 +127,8 @@ class GradientExchange(abc.ABC):
     whole states and gradients.  `overlaps`: what is sent behind the update goes beside the next step.  `one_process`: one GPU has what
     all others need, and one thread launches the kernels of all.  `algorithm`: the collective through which gradients are added, with
     servers; "" = the library chooses.  `on_servers`: these keep the optimizer's states and update, and the next forward of a layer
-    waits for its weights alone; `stale`: and for no other worker.  `by_matrix`: what is sent depends on the shapes of
+    waits for its weights alone; `stale`: and for no other worker.  `waves`: a replica changes its own weights after every backward, and
+    servers add up what a step of its changed.  `by_matrix`: what is sent depends on the shapes of
     matrices.  `optimizers`: those it belongs to; () = all.  `unsaid`: what a
     prediction does not tell of it.
     """
@@ -144,6 +145,7 @@ class GradientExchange(abc.ABC):
     algorithm: str = ""
     on_servers: bool = False
     stale: bool = False
+    waves: bool = False
     by_matrix: bool = False
     optimizers: tuple[str, ...] = ()
     unsaid: str = ""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from simulator.lowering.resolve.mesh_rules import MESH_AXES
 from simulator.lowering.resolve.resolved_plan import ResolvedPlan
+from simulator.lowering.steps.connect import message_links
 from simulator.lowering.steps.parameters import Held, in_full_width, rank_chunks, rank_held
 from simulator.lowering.steps.state import State
 from simulator.lowering.steps.unit_parts import kept_tensors
@@ -29,6 +30,7 @@ def beside_states(state: State, rank: int) -> list[Tensor]:
         *_kept_gathered(state, rank),
         *(_fsdp_pools(state, held) if resolved.zero_stage == 3 else _flat_copies(state, rank, held)),
         *_received_ahead(state, rank),
+        *_registers(state, rank),
         *_broken_places(state, rank, held),
     ]
     groups = _communicators(resolved.axes)
@@ -52,6 +54,16 @@ def _communicators(axes: tuple[tuple[str, int], ...]) -> int:
     axis = sum(size > 1 for _, size in axes)
     splits = sum(size > 1 for name, size in axes if name in ("tp", *MESH_AXES, "pp"))
     return axis + (axis > 0) + (splits > 1)
+
+
+def _registers(state: State, rank: int) -> list[Tensor]:
+    """Buffers of messages to and from every neighbour, each as large as the largest of its messages."""
+    registers, largest = state.resolved.registers, dict[tuple[int, ...], float]()
+    for link in message_links(state) if registers else ():
+        if rank in link.pipeline_ranks:
+            largest[link.pipeline_ranks] = max(largest.get(link.pipeline_ranks, 0.0), link.message)
+    size = registers * sum(largest.values())
+    return [Tensor(name="registers of messages", category="communication", bytes=size)] if size else []
 
 
 def _received_ahead(state: State, rank: int) -> list[Tensor]:

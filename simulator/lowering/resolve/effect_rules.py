@@ -70,4 +70,10 @@ def check_effects(plan: Plan, framework: Framework, replicas: int, schedule: Sch
         "optimizer_in_backward",
     )
     plan.check_needs("clip_gradients", "optimizer_in_backward")
-    plan.check_needs("pipeline_parallel", "p2p")
+    plan.check_needs("pipeline_parallel", "p2p", "registers")
+    if plan.registers and plan.p2p == "blocking":
+        refuse(
+            "a message that blocks goes from a sender that waits to a receiver that takes it, through no buffer",
+            f"p2p = 'blocking' and registers = {plan.registers}",
+            "leave one of them out",
+        )

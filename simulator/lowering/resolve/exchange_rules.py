@@ -70,6 +70,12 @@ def check_exchange(
             f"exchange_parts = {plan.exchange_parts} and exchange_every = {every}",
             f"exchange_parts = {every:.0f}, or exchange_every = {plan.exchange_parts}",
         )
+    if plan.replica_layer_splits is not None and not exchange.waves:
+        refuse(
+            "replicas that add up gradients have their layers on the same pipeline ranks",
+            f"replica_layer_splits beside {name}",
+            "layer_split, or gradient_exchange = 'wave_synchronous' and schedule = 'hetpipe'",
+        )
     if exchange.usual:
         return
     if replicas == 1 and plan.gradient_exchange is None:
@@ -78,7 +84,9 @@ def check_exchange(
         refuse("replicas exchange gradients or weights", f"data_parallel = 1 and {name}", "leave gradient_exchange out")
     if exchange.on_servers:
         _check_servers(plan, exchange, name)
-    if not schedule.flush or schedule.replicas > 1 or post_validates:
+    if exchange.waves:
+        _check_waves(plan, name, replicas, schedule)
+    elif not schedule.flush or schedule.replicas > 1 or post_validates:
         how = "post_validation = true" if post_validates else f"schedule = {schedule.name!r}"
         refuse(
             f"{name} stands around the update that ends a step of all ranks, of one copy of the model each",
@@ -193,13 +201,42 @@ def _check_servers(plan: Plan, exchange: GradientExchange, name: str) -> None:
             f"exchange_servers = 0 and {name}",
             "exchange_servers = 1 or more, or gradient_exchange = 'parameter_server'",
         )
+    _check_apart(plan, name, "gradient_exchange = 'parameter_server'")
+
+
+def _check_apart(plan: Plan, name: str, way: str) -> None:
+    """Where replicas do not wait for each other: no ranks of several that do."""
     for field in ("context_parallel", "expert_parallel"):
         if getattr(plan, field) > 1:
             refuse(
                 f"with {name} replicas do not wait for each other, and ranks that share sequences or experts do",
                 f"{field} = {getattr(plan, field)}",
-                f"{field} = 1, or gradient_exchange = 'parameter_server'",
+                f"{field} = 1, or {way}",
             )
+
+
+def _check_waves(plan: Plan, name: str, replicas: int, schedule: Schedule) -> None:
+    """Where replicas push what a wave changed: weights that change amid it, and no reductions of gradients."""
+    if not schedule.updates_each_microbatch:
+        refuse(
+            f"with {name} a replica changes its own weights after every microbatch, and never flushes",
+            f"schedule = {schedule.name!r}",
+            f"schedule = 'hetpipe', or {_USUAL}",
+        )
+    _check_apart(plan, name, _USUAL)
+    _check_no_reductions(plan, f"with {name} replicas add up no gradients", f"leave {{field}} out, or {_USUAL}")
+    if plan.replica_layer_splits is not None and len(plan.replica_layer_splits) != replicas:
+        refuse(
+            "replica_layer_splits has the layers of each replica",
+            f"{len(plan.replica_layer_splits)} of them and data_parallel = {replicas}",
+            f"{replicas} of them, or layer_split for all",
+        )
+    if plan.replica_layer_splits is not None and plan.layer_split is not None:
+        refuse(
+            "layers are dealt out in one place",
+            f"layer_split = {list(plan.layer_split)} and replica_layer_splits",
+            "leave one of them out",
+        )
 
 
 def _check_drift(plan: Plan, name: str, replicas: int) -> None:
@@ -221,10 +258,15 @@ def _check_drift(plan: Plan, name: str, replicas: int) -> None:
             )
     if plan.shard_size is not None:
         return
+    _check_no_reductions(
+        plan,
+        f"with {name} and no shard_size no step adds gradients",
+        "leave {field} out, or zero_stage = 1 and shard_size",
+    )
+
+
+def _check_no_reductions(plan: Plan, rule: str, way: str) -> None:
+    """Refuse choices of reductions where there are none; `way` names the `{field}`."""
     for field in _OF_REDUCTIONS:
         if getattr(plan, field) != type(plan).model_fields[field].default:
-            refuse(
-                f"with {name} and no shard_size no step adds gradients",
-                f"{field} = {getattr(plan, field)!r}",
-                f"leave {field} out, or zero_stage = 1 and shard_size",
-            )
+            refuse(rule, f"{field} = {getattr(plan, field)!r}", way.format(field=field))

@@ -133,7 +133,8 @@ class Facts:
     @kept
     def layer_split(self) -> tuple[int, ...] | None:
         """Layers per chunk, where they are not as even as can be."""
-        return self.plan.layer_split or dealt_layers(self.workload.model, self.framework, self.chunks)
+        first = next(iter(self.plan.replica_layer_splits or ()), None)
+        return self.plan.layer_split or first or dealt_layers(self.workload.model, self.framework, self.chunks)
 
     @kept
     def shape(self) -> Shape:
@@ -243,7 +244,7 @@ def _check_chunks(facts: Facts) -> None:
     plan, model = facts.plan, facts.workload.model
     per_rank = facts.schedule.held(plan.chunks_per_rank)
     depth = model.depth
-    if depth < facts.chunks and plan.layer_split is None:
+    if depth < facts.chunks and plan.layer_split is None and plan.replica_layer_splits is None:
         raise PlanError(
             f"every chunk needs a layer, but pipeline_parallel x chunks_per_rank = {plan.pipeline_parallel} x "
             f"{per_rank} = {facts.chunks} and model "

@@ -64,7 +64,11 @@ class ResolvedPlan:
     gradient_bytes: int
     gradient_dtype: str
     p2p: str
+    registers: int = 0
+    """Buffers for messages to a neighbour; 0 = as many as are wanted."""
     layer_split: tuple[int, ...] | None
+    replica_layer_splits: tuple[tuple[int, ...], ...] = ()
+    """Of each replica, where they differ; `layer_split` is that of the first."""
     fsdp_prefetch: int
     reshard_after_forward: bool
     clip_gradients: bool
@@ -117,6 +121,11 @@ class ResolvedPlan:
     def on_servers(self) -> bool:
         """Whether servers keep the optimizer's states and update the weights, layer by layer."""
         return self.exchange.on_servers and self.replicas > 1
+
+    @property
+    def in_waves(self) -> bool:
+        """Whether replicas change their own weights after every backward, and servers add up what a step of each changed."""
+        return self.exchange.waves and self.replicas > 1
 
     @property
     def divides_stream(self) -> bool:
@@ -307,8 +316,10 @@ def resolve(
         bucket_sizes=(small, bucket) if small else (),
         gradient_bytes=int(BYTES_PER_ELEMENT[facts.gradient]),
         gradient_dtype=facts.gradient,
-        p2p=said("p2p", _takes_messages_in_turn(schedule), "latency"),
+        registers=plan.registers or 0,
+        p2p="latency" if plan.registers else said("p2p", _takes_messages_in_turn(schedule), "latency"),
         layer_split=facts.layer_split,
+        replica_layer_splits=plan.replica_layer_splits or (),
         fsdp_prefetch=said("fsdp_prefetch"),
         post_validation=facts.post_validates,
         reshard_after_forward=reshards,

@@ -97,6 +97,12 @@ _RULES = (
         "leave p2p out, or schedule = 'one_f_one_b'",
     ),
     _Rule(
+        lambda plan, workload, schedule: plan.registers is not None,
+        "registers are between one rank and the next, and stages of unequal widths send parts of a message to several",
+        "registers = {plan.registers} beside stages",
+        "leave registers or stages out",
+    ),
+    _Rule(
         lambda plan, workload, schedule: schedule.deals and workload.numbers.shares_maxima,
         "replicas that take microbatches in turn share no maxima of numbers in 8 bits",
         "precision = {workload.precision!r} and schedule = {schedule.name!r}",

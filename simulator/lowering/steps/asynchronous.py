@@ -19,6 +19,7 @@ from simulator.lowering.steps.served import add_served
 from simulator.lowering.steps.state import State
 from simulator.lowering.steps.structure import Batch
 from simulator.lowering.steps.update import update_segments, weight_gathers
+from simulator.lowering.steps.waves import add_waves
 from simulator.program.program import COLLECTIVE
 
 __all__ = ["add_updates"]
@@ -35,6 +36,8 @@ def add_updates(state: State) -> None:
     resolved = state.resolved
     if resolved.on_servers:
         add_served(state)
+    elif resolved.in_waves:
+        add_waves(state)
     elif resolved.reduces:
         _add_links(state, updated)
     _add_shared(state, updated)

@@ -3,6 +3,12 @@
 A message holds one stream per neighbour and direction on both sides, so a send never queues behind a receive.  With p2p =
 "blocking" it also holds the compute: it waits for what its receiver does before, and its sender goes on only after it; with
 several chunks per rank receives are posted ahead and only the sender waits.
+
+With R `registers` a rank has R buffers for what goes to a neighbour, and R for what comes: an actor of OneFlow makes its next output when
+its consumer has done with the one R before (Yuan et al., arXiv 2110.15032).  The compute makes what the message takes, and the message what
+the receiver's compute takes:
+
+    compute k + R waits for message k                message k + R waits for the receiver's compute k
 """
 
 from __future__ import annotations
@@ -12,7 +18,7 @@ import functools
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.errors import PlanError
+from simulator.errors import PlanError, refuse
 from simulator.lowering.steps.state import State
 from simulator.lowering.steps.structure import Batch, Structure
 from simulator.program.program import TRANSFER, Link
@@ -30,11 +36,17 @@ def add_transfers(state: State) -> None:
         PlanError: messages block, and the schedule's ranks would wait for each other for ever.
     """
     first = len(state.items)
-    blocking = state.resolved.p2p == "blocking"
+    blocking, registers = state.resolved.p2p == "blocking", state.resolved.registers
     for link in message_links(state):
         state.add_item(link)
-    if not state.build(_transfer, first, blocking, state.boundaries):
+    if not state.build(_transfer, first, blocking, registers, state.boundaries):
         resolved = state.resolved
+        if registers:
+            refuse(
+                "a rank goes on when one of its registers is free, and every rank in a ring may wait for another to free one",
+                f"schedule = {resolved.schedule.name!r} at {resolved.shape} with registers = {registers}",
+                f"registers = {registers + 1} or more, or schedule = 'one_f_one_b'",
+            )
         raise PlanError(
             "with blocking messages a rank goes on only when its neighbour has come to take what it sends, but under schedule "
             f"{resolved.schedule.name!r} at {resolved.shape} ranks then wait for each other in a ring (p2p = 'blocking'). Way out: "
@@ -84,7 +96,7 @@ def _message(state: State, activation: float) -> float:
     return activation
 
 
-def _transfer(rows: Structure, first: int, blocking: bool, boundaries: tuple[int, ...]) -> bool:
+def _transfer(rows: Structure, first: int, blocking: bool, registers: int, boundaries: tuple[int, ...]) -> bool:
     """Add the rows of messages, whose links are the items from `first` on, and what waits for them; returns whether every action gets
     its turn."""
     messages = rows.pattern.messages(boundaries)
@@ -107,7 +119,23 @@ def _transfer(rows: Structure, first: int, blocking: bool, boundaries: tuple[int
     )
     rows.wait(sent, rows.last_row[source])
     rows.wait(rows.first_row[target], sent)
+    if registers:
+        return _register(rows, registers, sent, source, target)
     return not blocking or _block(rows, sent, source, target)
+
+
+def _register(rows: Structure, registers: int, sent: Ints, source: Ints, target: Ints) -> bool:
+    """What would fill one register more waits until one is free; returns whether every action gets its turn."""
+    rank = rows.pattern.rank
+    link = rank[source] * rows.ranks + rank[target]
+    queue = np.lexsort((np.arange(len(sent)), link))
+    alike = np.flatnonzero(link[queue[registers:]] == link[queue[: len(queue) - registers]])
+    one, more = queue[alike], queue[alike + registers]
+    if not _all_meet(rows, (source, target), (one, source[more]), (target[one], more)):
+        return False
+    rows.wait(rows.first_row[source[more]], sent[one])
+    rows.wait(sent[more], rows.last_row[target[one]])
+    return True
 
 
 def _block(rows: Structure, sent: Ints, source: Ints, target: Ints) -> bool:

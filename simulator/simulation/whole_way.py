@@ -5,34 +5,28 @@ workload + plan --lower--> Program --price(cluster)--> Prices --run--> Trace --m
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
-from typing import Any
 
-import numpy as np
-
-from simulator.costs.ranks import price_ranks, rank_parts
+from simulator.costs.ranks import price_ranks
 from simulator.costs.tables import machine_of
 from simulator.engine import run
 from simulator.errors import ProgramError, SpecError, refuse
-from simulator.hardware.cluster import MAX_WORLD_SIZE, Cluster
-from simulator.hardware.parts import Part, shown_numbers
+from simulator.hardware.cluster import Cluster
 from simulator.job import Job
-from simulator.lowering import ResolvedPlan, lower_resolved, resolve
-from simulator.lowering.joined import stage_facts
+from simulator.lowering import ResolvedPlan, resolve
 from simulator.lowering.layers.expand import layer_costs
 from simulator.lowering.resolve.framework_rules import beyond_framework
 from simulator.lowering.steps.bucket_parts import is_cut
 from simulator.plan.plan import Plan
 from simulator.program.calls import AttentionCall
-from simulator.program.program import Link, Program
-from simulator.program.replicas import replica_mesh, teams
+from simulator.program.program import Program
 from simulator.program.spec import verify
 from simulator.report.fused_buckets import fused, ready_gradients
 from simulator.report.mean_prediction import OneKind, mean_prediction
 from simulator.report.prediction import Prediction, measure
-from simulator.report.served_turns import served_turns
 from simulator.report.trained import trained_by
+from simulator.simulation.one_kind import simulate_kind
+from simulator.simulation.own_pace import at_own_pace
 from simulator.specs import files_as_they_are
 from simulator.units import show
 from simulator.workload.layer_kind import is_layer
@@ -93,80 +87,18 @@ def simulate(
             else []
         ),
     )
-    if resolved.exchange.stale and resolved.on_servers:
-        return _at_own_pace(workload, resolved, cluster, engine, noted, fold)
+    if resolved.exchange.stale and resolved.replicas > 1:
+        return at_own_pace(workload, resolved, cluster, engine, noted, fold)
     return mean_prediction(
         tuple(
             OneKind(
                 kind.name,
                 kind.share,
-                _of_kind(workload, replace(resolved, step_kind=kind), cluster, engine, noted, fold),
+                simulate_kind(workload, replace(resolved, step_kind=kind), cluster, engine, noted, fold),
             )
             for kind in resolved.step_kinds
         )
     )
-
-
-def _at_own_pace(
-    workload: Workload, resolved: ResolvedPlan, cluster: Cluster, engine: str, noted: tuple[str, ...], fold: bool
-) -> Prediction:
-    """Return the prediction of nodes that train at their own pace: the mean over the steps of all of them.
-
-    Each kind of node has the servers to itself; in the mean no step is shorter than what these need for a push and a pull of every
-    node.  With a bound on how far a node may be ahead all go, in the long run, at the pace of the slowest.
-    """
-    program, terms = lower_resolved(workload, resolved), resolved.exchange_terms
-    mesh = replica_mesh(program)
-    team, place = teams(mesh, cluster.gpus_per_node), np.empty(mesh.world.size, np.int64)
-    place[mesh.world] = np.arange(mesh.world.shape[1])[None, :, None]
-    found, count = rank_parts(cluster, mesh), int(team.max()) + 1
-    apart = replace(resolved, exchange_terms=replace(terms, servers=min(terms.servers * count, MAX_WORLD_SIZE)))
-    alike: dict[Cluster, list[int]] = {}
-    for number in range(count):
-        mine = team == number
-        parts = [_on_stages(part, place[mine & (found >> bit & 1 == 1)]) for bit, part in enumerate(cluster.parts)]
-        kind = replace(cluster, parts=tuple(part for part in parts if part is not None))
-        alike.setdefault(kind, []).append(number)
-    if math.isfinite(terms.staleness) and len(alike) == 1:
-        refuse(
-            "exchange_staleness bounds how far quick nodes are ahead of slow ones",
-            f"all nodes of cluster {cluster.name!r} are alike (exchange_staleness = {terms.staleness})",
-            "leave exchange_staleness out, or say in cluster.parts which nodes differ",
-        )
-    alone = {kind: _of_kind(workload, apart, kind, engine, noted, fold) for kind in alike}
-    rates = {kind: len(numbers) / alone[kind].step_time for kind, numbers in alike.items()}
-    if math.isfinite(terms.staleness):
-        last = max(alone, key=lambda kind: alone[kind].step_time)
-        rates = {last: count / alone[last].step_time}
-    total, nodes = sum(rates.values()), np.arange(len(team)) // cluster.gpus_per_node
-    kinds = []
-    for kind, rate in rates.items():
-        where = shown_numbers(np.unique(nodes[np.isin(team, alike[kind])]))
-        name = "of all nodes" if len(rates) == 1 else f"of nodes {where}"
-        kinds.append(OneKind(name, rate / total, alone[kind]))
-    facts: dict[str, Any] = {"staleness_of_nodes": {one.name: total * one.prediction.step_time - 1.0 for one in kinds}}
-    if math.isfinite(terms.staleness):
-        facts["staleness_bound"] = terms.staleness
-    if cluster.parts:
-        facts["parts"] = [part.text for part in cluster.parts]
-    return mean_prediction(tuple(kinds), max(_servers_need(program, kind) for kind in rates), facts)
-
-
-def _on_stages(part: Part, stages: np.ndarray) -> Part | None:
-    """Return a part of the pipeline ranks that it is about; None without any."""
-    if not len(stages):
-        return None
-    pairs = tuple((stage, stage) for stage in np.unique(stages).tolist())
-    return part.model_copy(update={"nodes": None, "ranks": None, "replicas": None, "pipeline_ranks": pairs})
-
-
-def _servers_need(program: Program, cluster: Cluster) -> float:
-    """Seconds in which the servers of a program take a push of every node, and give each its pull, of one step."""
-    priced = price_ranks(program, cluster)
-    made, occupancy = priced.program, priced.prices.occupancy
-    served = np.array([isinstance(item, Link) and item.served is not None for item in made.items])[made.item]
-    busy = np.where(served & (made.step == 0), occupancy[made.item], 0.0)
-    return float(np.bincount(made.rank, busy).max())
 
 
 def _fusing(workload: Workload, resolved: ResolvedPlan, cluster: Cluster, engine: str, fold: bool) -> ResolvedPlan:
@@ -174,35 +106,10 @@ def _fusing(workload: Workload, resolved: ResolvedPlan, cluster: Cluster, engine
     cycle = resolved.framework.cycle_time
     if not (cycle and resolved.overlap_gradients and resolved.zero_stage == 0 and resolved.pipeline_parallel == 1):
         return resolved
-    each = _of_kind(workload, replace(resolved, bucket_sizes=(1.0,)), cluster, engine, (), fold)
+    each = simulate_kind(workload, replace(resolved, bucket_sizes=(1.0,)), cluster, engine, (), fold)
     ready = ready_gradients(each.program, each.trace)
     wide = resolved.gradient_bytes / resolved.reduce_bytes * (1.0 - ROUNDING)
     return replace(resolved, bucket_sizes=fused([(at, wide * size) for at, size in ready], cycle, resolved.bucket_size))
-
-
-def _turns(workload: Workload, resolved: ResolvedPlan, cluster: Cluster, engine: str, fold: bool) -> ResolvedPlan:
-    """Say in what turns layers go to servers where the one goes first that is needed first: as in a step in which they go as they are
-    made."""
-    if not (resolved.on_servers and resolved.exchange_terms.priority) or resolved.served_turns:
-        return resolved
-    terms = replace(resolved.exchange_terms, priority=False)
-    each = _of_kind(workload, replace(resolved, exchange_terms=terms), cluster, engine, (), fold)
-    return replace(
-        resolved, served_turns=served_turns(each.program, each.prices, each.trace, resolved.pipeline_parallel)
-    )
-
-
-def _of_kind(
-    workload: Workload, resolved: ResolvedPlan, cluster: Cluster, engine: str, noted: tuple[str, ...], fold: bool
-) -> Prediction:
-    """Return the prediction of a plan's step of one kind."""
-    resolved = _turns(workload, resolved, cluster, engine, fold)
-    program = lower_resolved(workload, resolved)
-    verify(program)
-    priced = price_ranks(program, cluster, fold)
-    trace = run(priced.program, priced.prices, engine)
-    facts = _provenance(workload, resolved, priced.cluster, noted, cluster.parts)
-    return measure(trace, priced.program, priced.prices, workload, priced.cluster, facts, priced.ranks)
 
 
 def simulate_program(
@@ -285,38 +192,3 @@ def _torch_of_today(workload: Workload, resolved: ResolvedPlan, plan: Plan, clus
     if not any(isinstance(call, AttentionCall) for call in calls):
         return ()
     return ("attention = sdpa: that of PyTorch 2.11 or later (sdpa_2025: of releases before)",)
-
-
-def _exchange(resolved: ResolvedPlan) -> dict[str, Any]:
-    """What the provenance says of an exchange of which a step time does not tell all."""
-    exchange = resolved.exchange
-    if not exchange.unsaid:
-        return {}
-    return {"gradient_exchange": exchange.name, "unsaid": exchange.unsaid}
-
-
-def _provenance(
-    workload: Workload, resolved: Any, cluster: Cluster, assumptions: tuple[str, ...], parts: tuple[Part, ...]
-) -> dict[str, Any]:
-    from simulator import __version__
-
-    schedule = resolved.schedule
-    stale = {} if schedule.flush else {"staleness": (schedule.weight_versions(resolved.shape) - 1).tolist()}
-    return (
-        {
-            "version": __version__,
-            "cluster": cluster.name,
-            "gpu": cluster.gpu.name,
-            "framework": resolved.framework.name,
-            "schedule": resolved.schedule.name,
-            "microbatches": resolved.microbatches,
-            "data_parallel": resolved.data_parallel,
-            "recompute": resolved.recomputes.text,
-            "attention": resolved.style.attention,
-            "assumptions": list(assumptions),
-        }
-        | stale
-        | _exchange(resolved)
-        | ({"parts": [part.text for part in parts]} if parts else {})
-        | ({"stages": stage_facts(workload, resolved)} if resolved.stages else {})
-    )
