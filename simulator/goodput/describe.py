@@ -180,7 +180,9 @@ def _check(job: Job, tokens: float | None, horizon: float | None) -> None:
             f"a run trains on more than 0 and at most {_MOST_TOKENS:g} tokens, but {tokens:g} were asked for"
         )
     if horizon is not None and not 0 < horizon <= _MOST_DAYS:
-        raise SpecError(f"a run lasts more than 0 and at most 36,500 days, but {in_unit(horizon, 'd', 's'):g} days were asked for")
+        raise SpecError(
+            f"a run lasts more than 0 and at most 36,500 days, but {in_unit(horizon, 'd', 's'):g} days were asked for"
+        )
     if (tokens is None) == (horizon is None):
         raise SpecError("a run ends after so many tokens or after so many days: give one of them")
 

@@ -317,14 +317,6 @@ def test_a_quick_search_finds_nearly_the_best_of_its_space(model: str, gpus: int
     assert figures(quick) == figures(quick_search(job))
 
 
-def test_a_batch_that_leaves_one_replica_has_plans_too() -> None:
-    """64 GPUs and 7 sequences: nothing to shard over, so states are whole."""
-    job = job_from_names("llama3_8b", "dgx_h100", ["cluster.gpus=64", "workload.global_batch_size=7"])
-    found = quick_search(job)
-    assert found.best
-    assert {0} == {one.point.values["plan.zero_stage"] for one in found.best}
-
-
 def test_a_strategy_whose_library_is_missing_says_how_to_get_it(small: Space, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "optuna", None)
     with pytest.raises(SpecError, match="pip install 'dtsim"):

@@ -257,9 +257,9 @@ class Pipeline(Cut[tuple[Stage, ...]]):
         sizes = "--set plan.microbatch_size=N --set workload.global_batch_size=BATCH"
         turns = math.lcm(*(replicas for _, _, replicas in self.flat(plan)))
         batch = (
-            f"N: images of the measured minibatch; BATCH: a multiple of {turns} x N, for the replicas of a stage take minibatches in turn"
+            f"N: images of the measured minibatch; BATCH: a multiple of {turns} x N, for replicas of a stage take minibatches in turn"
             if SCHEDULES.get(self.schedule).deals
-            else f"N: images of the measured microbatch, a multiple of {turns}, for the replicas of a stage divide it; BATCH: a multiple of N"
+            else f"N: images of the measured microbatch, a multiple of {turns}, for replicas of a stage divide it; BATCH: a multiple of N"
         )
         return (
             f"as a plan: {made}; dtsim run --model model.toml --cluster C {sizes} {settings}",
