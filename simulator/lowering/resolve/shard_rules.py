@@ -50,11 +50,11 @@ def with_shards(axes: Axes, groups: Groups, plan: Plan, replicas: int) -> tuple[
     if replicas % size or inner % copies:
         held = replicas // inner
         fitting = [held * d for d in range(1, inner + 1) if inner % d == 0 and 1 < held * d]
-        near = min(fitting, key=lambda n: (abs(n - size), n))
+        near = min(fitting, key=lambda n: (abs(n - size), n), default=None)
         raise PlanError(
             f"{name} counts ranks that hold the same weights, all of context_parallel and expert_parallel and a divisor of the "
-            f"rest, but it is {size}, of {replicas} such ranks {held} belong to those and {inner} are the rest. Nearest: "
-            f"{name} = {near}."
+            f"rest, but it is {size}, of {replicas} such ranks {held} belong to those and {inner} are the rest. "
+            + (f"Nearest: {name} = {near}." if near else f"Way out: leave {name} out, or more replicas.")
         )
     out: list[tuple[str, int]] = []
     for axis, n in axes:
