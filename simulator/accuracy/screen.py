@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections import Counter
 from collections.abc import Sequence
 from statistics import median
@@ -22,6 +23,15 @@ _MOST_RULES = 25
 def describe_validation(validation: Validation) -> list[Section]:
     """Return the sections that `dtsim validate` prints."""
     sections = [_errors(validation)]
+    if validation.not_read:
+        columns = tuple((name, f"{meant}?" if meant else "-") for name, meant in validation.not_read.items())
+        sections.append(
+            Section(
+                title="Columns that nothing is read from",
+                table=Table(headings=("column", "meant"), rows=columns, left=(0, 1)),
+                below=("docs/data_files.md says which are read and what they hold",),
+            )
+        )
     bands = _bands(validation.outcomes)
     if bands.rows:
         sections.append(Section(title="Bands, by what they were made for", table=bands))
@@ -138,11 +148,16 @@ def _verdicts(validation: Validation) -> Table:
     return Table(headings=heads, rows=tuple(rows))
 
 
+def _cut(text: str, width: int) -> str:
+    """Return whole words of it, and a sign where some are missing."""
+    return textwrap.shorten(text, width, placeholder=" ...")
+
+
 def _reasons(outcomes: Sequence[Outcome]) -> Table:
     said = Counter(
         (o.reason, "100 %" if o.counts else "no") for o in outcomes if o.reason and o.quantity != OUT_OF_MEMORY
     )
-    rows = tuple((str(n), counts, reason[:110]) for (reason, counts), n in said.most_common(_MOST_REASONS))
+    rows = tuple((str(n), counts, _cut(reason, 110)) for (reason, counts), n in said.most_common(_MOST_REASONS))
     return Table(headings=("rows", "counts", "because"), rows=rows, left=(2,))
 
 
@@ -152,6 +167,6 @@ def _rules(outcomes: Sequence[Outcome]) -> Table:
     )
     return Table(
         headings=("rows", "rule used"),
-        rows=tuple((str(n), rule[:120]) for rule, n in said.most_common(_MOST_RULES)),
+        rows=tuple((str(n), _cut(rule, 120)) for rule, n in said.most_common(_MOST_RULES)),
         left=(1,),
     )

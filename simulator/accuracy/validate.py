@@ -22,6 +22,7 @@ from simulator.calibration.runs.peak_memory import PeakError, fit_memory_residua
 from simulator.calibration.runs.step_time import RunError, fit_run_residuals
 from simulator.errors import SpecError, UnknownNameError
 from simulator.hardware.run_residuals import load_run_residuals
+from simulator.importers.table.columns import unread
 from simulator.importers.table.rows import Row, read_rows, told_kind
 from simulator.report.frames import Records, Tabular
 from simulator.report.prediction import QUANTILE
@@ -92,6 +93,11 @@ class Validation(Tabular):
         return frozenset(group for group, word in words.items() if word.lower() in text)
 
     @property
+    def not_read(self) -> dict[str, str]:
+        """Columns of the table that say something and change no prediction -> the column that may be meant, "" = none."""
+        return unread(self.table.kind, self.table.rows)
+
+    @property
     def summary(self) -> Scores:
         """The scores of all rows."""
         return score(self.outcomes, bool(self.fitted_groups))
@@ -122,6 +128,7 @@ class Validation(Tabular):
             "schema_version": SCHEMA_VERSION,
             "kind": self.table.kind,
             "complete": self.complete,
+            "not_read": [{"column": name, "meant": meant or None} for name, meant in self.not_read.items()],
             "rows": [o.to_dict() for o in self.outcomes],
             "summary": self.summary.to_dict(),
             "by_group": {name: scores.to_dict() for name, scores in self.by_group.items()},

@@ -364,6 +364,7 @@ ANSWERS = {
         "dtsim validate",
         {
             "complete": Key("truth", "False when it was interrupted"),
+            "not_read": Key("list", "`column`s that say something and that nothing is read from, and which is `meant`"),
             "rows": Key("list", "per measured value: measured, predicted, band, error in per cent, reason"),
             "summary": Key("table", "scores of all rows"),
             "by_group": Key("table", "scores by source or log"),

@@ -19,7 +19,9 @@ def command(
     model: Annotated[str, typer.Option("--model", help="A model's name, or a Hugging Face config.json.")] = "llama3_8b",
     cluster: Annotated[str, typer.Option("--cluster", help="A cluster (dtsim list clusters).")] = "dgx_h100",
     gpus: Annotated[int | None, typer.Option("--gpus", help="How many GPUs; default: the cluster's own size.")] = None,
-    sequence_length: Annotated[int | None, typer.Option("--sequence-length", help="Tokens per sequence.")] = None,
+    sequence_length: Annotated[
+        int | None, typer.Option("--sequence-length", help="Tokens per sequence; default: the model's, at most 8,192.")
+    ] = None,
     output: Annotated[str, typer.Option("--output", metavar="FILE", help="File to write; - prints it.")] = "job.toml",
     force: ForceOption = False,
 ) -> None:

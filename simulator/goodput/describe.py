@@ -116,7 +116,10 @@ def describe_run(
     sites, step = (exchange.sites.count, exchange.step) if exchange else (1, step)
     table = (job.reliability or Reliability()).resolved()
     if not table.failures:
-        assumptions.append("nothing fails: no failures are described ([reliability])")
+        assumptions.append(
+            "nothing fails: no failures are described. Way out: a table [reliability] and one [checkpoint], such as --set "
+            "reliability.fleet=meta_llama3_2024 (dtsim list reliability) --set 'checkpoint.write=60 s'"
+        )
     checkpoint, cost = _checkpoint(job, table, prediction, assumptions)
     causes = _causes(job, table, prediction.step_time, say, assumptions)
     if sites > 1 and table.elastic:
@@ -177,7 +180,9 @@ def _check(job: Job, tokens: float | None, horizon: float | None) -> None:
             f"a run trains on more than 0 and at most {_MOST_TOKENS:g} tokens, but {tokens:g} were asked for"
         )
     if horizon is not None and not 0 < horizon <= _MOST_DAYS:
-        raise SpecError(f"a run lasts more than 0 and at most 36,500 days, but {show(horizon, 's')} were asked for")
+        raise SpecError(
+            f"a run lasts more than 0 and at most 36,500 days, but {in_unit(horizon, 'd', 's'):g} days were asked for"
+        )
     if (tokens is None) == (horizon is None):
         raise SpecError("a run ends after so many tokens or after so many days: give one of them")
 

@@ -89,8 +89,10 @@ def _pictures(validation: Validation, folder: Path) -> Iterator[str]:
 def _calibrated(kind: str) -> Iterator[str]:
     """Every calibration behind the predictions, number by number with what it was fitted on, folded away."""
     files = [name for name in names("calibrations") if name.startswith(_CALIBRATIONS[kind] or ("-",))]
-    if files:
-        yield sections_html([Section(title="Calibrated numbers, and the rows they were fitted on")])
+    if not files:
+        return
+    yield "<section>\n<h2>Calibrated numbers, and the rows they were fitted on</h2>"
     for name in files:
         inside = sections_html(show_member("calibrations", name).sections())
         yield f"<details><summary>{html.escape(name)}</summary>\n{inside}\n</details>"
+    yield "</section>"

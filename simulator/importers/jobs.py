@@ -222,4 +222,4 @@ def _notes(imported: Imported) -> tuple[str, ...]:
 
 def _left(imported: Imported, path: str) -> tuple[str, ...]:
     count = len(imported.not_understood)
-    return (f"{count} lines of {path} were not understood: dtsim import {path} lists them",) if count else ()
+    return (f"lines of {path} that were not understood: {count}; dtsim import {path} lists them",) if count else ()

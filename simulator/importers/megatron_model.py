@@ -218,7 +218,8 @@ def _embeddings(settings: Settings, findings: Findings, defaults: str, tokenizer
     none = settings.flag("no_position_embedding")
     word = word_of(kind) if kind is not None else "rope" if rotary else "none" if none else ""
     if word in _POSITIONS:
-        findings.put("model.positions", _POSITIONS[word], settings.said("position_embedding_type"))
+        place = settings.said("position_embedding_type", "use_rotary_position_embeddings", "no_position_embedding")
+        findings.put("model.positions", _POSITIONS[word], place)
     elif kind is not None:
         settings.refuse(kind, "known: " + ", ".join(_POSITIONS))
     else:

@@ -62,9 +62,9 @@ class MeanPrediction(Prediction):
 
     @functools.cached_property
     def rank_breakdown(self) -> NDArray[np.float64]:
-        """[ranks, accounts] mean seconds."""
+        """[ranks, accounts] mean seconds, of the ranks of the first kind's program."""
         found: NDArray[np.float64] = np.sum(
-            [kind.share * kind.prediction.rank_breakdown for kind in self.kinds], axis=0
+            [kind.share * _on_ranks(self, kind.prediction) for kind in self.kinds], axis=0
         )
         found[:, ACCOUNTS.index("dp")] += self.step_time - self._own
         return found
@@ -81,6 +81,24 @@ class MeanPrediction(Prediction):
             {"step": kind.name, "share": kind.share, "step_time_s": kind.prediction.step_time} for kind in self.kinds
         ]
         return {**super().provenance, "kinds_of_steps": kinds, **self.more}
+
+
+def _on_ranks(first: Prediction, other: Prediction) -> NDArray[np.float64]:
+    """Return what ranks of a kind of step take, for those of another: where other replicas are folded to one, the mean of a pipeline rank.
+
+    Replicas that differ are apart in steps in which nothing else keeps them in step.
+    """
+    weights, table = other.program.rank_weight, other.rank_breakdown
+    if np.array_equal(first.program.rank_weight, weights):
+        return table
+    mine, theirs = _pipeline_ranks(first), _pipeline_ranks(other)
+    alike = (mine[:, np.newaxis] == theirs) * weights  # (ranks of the first, ranks of the other)
+    return np.asarray(alike @ table / alike.sum(axis=1, keepdims=True))
+
+
+def _pipeline_ranks(p: Prediction) -> NDArray[np.int64]:
+    """The pipeline rank of every rank of a program."""
+    return np.array([rank.pipeline_rank for rank in p.ranks] if p.ranks else range(p.program.ranks), np.int64)
 
 
 def mean_prediction(

@@ -120,7 +120,7 @@ def fewest_gpus(
     last: Answer | None = None
     for gpus in numbers:
         space = make_space(job, rest, {**fixed, "cluster.gpus": (gpus,)})
-        tell(f"{gpus:,} GPUs: {space.size:,} plans ...")
+        tell(f"GPUs: {gpus:,}; {space.size:,} plans ...")
         last = search(space, fit_probability=probability, top=1)
         evaluations, looked = evaluations + len(last.candidates), looked + space.size
         if last.chosen is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from simulator.job import Job
@@ -34,8 +35,8 @@ def quick_space(job: Job) -> Space:
             chosen = values
         if field == "plan.tensor_parallel":
             chosen = tuple(degree for degree in values if degree <= job.cluster.node.gpus)
-        if field == "plan.zero_stage" and job.cluster.world_size == 1:
-            chosen = (0,)
+        if field == "plan.zero_stage" and math.gcd(job.cluster.world_size, job.workload.global_batch_size) == 1:
+            chosen = (0,)  # one replica, whatever the other degrees: nothing to shard over
         ranges[field] = chosen
     ranges.pop(SPLIT, None)
     plain = {"plan.schedule": (None,), SPLIT: (None,), "plan.data_parallel": (None,)}

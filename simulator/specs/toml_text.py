@@ -71,7 +71,8 @@ def parse_toml(text: str, path: Path | str) -> dict[str, Any]:
     except tomllib.TOMLDecodeError as error:
         match = re.fullmatch(r"(.*) \(at line (\d+), column (\d+)\)", str(error), re.DOTALL)
         where, why = (f", line {match.group(2)}", match.group(1)) if match else ("", str(error))
-        raise SpecError(f"{shown_path(path)}{where}: is no TOML: {why}") from None
+        hint = ". It looks like JSON, which dtsim import and --model read" if text.lstrip().startswith("{") else ""
+        raise SpecError(f"{shown_path(path)}{where}: is no TOML: {why}{hint}") from None
     except (ValueError, RecursionError) as error:
         why = "nested too deeply" if isinstance(error, RecursionError) else "a number is too long"
         raise SpecError(f"{shown_path(path)}: is no TOML that can be read: {why}") from None

@@ -181,9 +181,10 @@ class CollectiveFigures(Tabular):
 
     def _through_ports(self) -> tuple[str, ...]:
         """Beside a ring's, what passes the busiest port of an algorithm that sends more; nothing of others."""
-        ring = bus_factor(self.kind, self.place.ranks)
-        member = ALGORITHMS.get(self.time.algorithm)
-        if self.kind != "all_reduce" or not isinstance(member, PlainCollective):
+        if self.kind != "all_reduce" or self.place.ranks < 2:
+            return ()
+        ring, member = bus_factor(self.kind, self.place.ranks), ALGORITHMS.get(self.time.algorithm)
+        if not isinstance(member, PlainCollective):
             return ()
         way, both = member.ways(self.kind, self.place), member.volume(self.kind, self.place)
         if way <= 1.001 * ring:

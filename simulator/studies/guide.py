@@ -81,6 +81,7 @@ class Guide:
         largest_layer: bytes of the states of the largest layer; where they exceed a GPU, only what cuts or shards layers can work.
         tried: every family.
         crossings: with the bandwidth of the network.
+        probability: with which a plan had to fit.
         asked: how far networks were looked at, as factors of what the cluster has.
     """
 
@@ -90,6 +91,7 @@ class Guide:
     largest_layer: float
     tried: tuple[Tried, ...]
     crossings: tuple[Crossing, ...]
+    probability: float
     asked: float = _WIDEST
 
     @property
@@ -163,7 +165,8 @@ class Guide:
         layer = (
             f"states of the largest layer: {show(self.largest_layer, 'B')} of {show(cluster.gpu.usable_memory, 'B')}"
         )
-        fits = "the model fits one GPU" if self.fits_one_gpu else "the model does not fit one GPU"
+        sure = f" with a probability of {percent(self.probability)}" if self.probability else ""
+        fits = f"the model {'fits' if self.fits_one_gpu else 'does not fit'} one GPU{sure}"
         network = node_bandwidth(cluster)
         wires = f", network of {show(network, 'B/s')} per node" if network and self.machine == "several nodes" else ""
         head = Section(
@@ -248,6 +251,7 @@ def advise(job: Job, probability: float = 0.9, tell: Callable[[str], None] = lam
         largest_layer=_largest_layer(job),
         tried=tuple(tried),
         crossings=tuple(crossings),
+        probability=probability,
     )
 
 
@@ -353,7 +357,10 @@ def _nothing(one: Tried) -> str:
         return one.reason
     near = answer.nearest
     if near is not None:
-        return f"does not fit: at least {show(near.peak_memory, 'B')} of {show(near.capacity, 'B')}"
+        peak = f"at least {show(near.peak_memory, 'B')} of {show(near.capacity, 'B')}"
+        if near.fits:
+            return f"fits with {percent(near.fit_probability)} only (--fit-probability): {peak}"
+        return f"does not fit: {peak}"
     return f"cannot be: {next(iter(answer.refused.values()), 'no plan')}"
 
 

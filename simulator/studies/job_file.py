@@ -63,7 +63,7 @@ def write_job(
     made = answer.space.job_of(found.point)
     data = _data(name, model, hardware, length, _plan(made, found.point.values) | plan)
     prediction = simulate_job(make_job(data, "dtsim init", name))
-    text = _text(data, prediction)
+    text = _text(data, prediction, _length(model))
     return JobFileText(text=text, job=make_job(tomllib.loads(text), "dtsim init", name), prediction=prediction)
 
 
@@ -147,7 +147,10 @@ _COMMENTS = {
 }
 
 
-def _text(data: dict[str, Any], prediction: Prediction) -> str:
+def _text(data: dict[str, Any], prediction: Prediction, longest: int) -> str:
+    comments = dict(_COMMENTS)
+    if data["workload"]["sequence_length"] < longest:
+        comments["sequence_length"] += f"; the model takes up to {longest:,}"
     verdict = "fits" if prediction.fits else "DOES NOT FIT"
     lines = [
         "# A job: what is trained, how it is split, and on what.  Run it with: dtsim run THIS_FILE",
@@ -160,7 +163,7 @@ def _text(data: dict[str, Any], prediction: Prediction) -> str:
         if table in data:
             lines += ["", f"[{table}]"]
             for key, value in data[table].items():
-                comment = _COMMENTS.get(key, "") if table != "model" else ""
+                comment = comments.get(key, "") if table != "model" else ""
                 comment = "dtsim list clusters" if (table, key) == ("cluster", "name") else comment
                 lines.append(f"{key} = {toml_value(value)}" + (f"  # {comment}" if comment else ""))
         if table == "plan":

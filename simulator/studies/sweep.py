@@ -86,7 +86,7 @@ class Sweep(Tabular):
 
     def sections(self) -> list[Section]:
         """Return what was done, to read."""
-        counts = ", ".join(f"{count:,} {status}" for status, count in sorted(self.counts.items()))
+        counts = ", ".join(f"{count:,} {status}" for status, count in sorted(self.counts.items())) or "none yet"
         done = sum(self.counts.values())
         lines = [f"{done:,} of {self.study.size:,} points: {counts}; {self.found:,} of them were there before"]
         best = self.best

@@ -53,3 +53,11 @@ def test_collective_over_more_nodes_takes_another_way(dtsim: Any) -> None:
     )
     assert ("ring", "simple") == (ring["algorithm"], ring["protocol"])
     assert one["time_s"]["value"] <= ring["time_s"]["value"]
+
+
+@pytest.mark.parametrize("kind", ["all_reduce", "broadcast"])
+def test_one_rank_has_everything_already(dtsim: Any, kind: str) -> None:
+    code, out, _ = dtsim("collective", kind, "--size", "1GiB", "--cluster", "dgx_h100", "--ranks", "1")
+    assert 0 == code
+    assert "over 1 rank of dgx_h100: 0 s" in out
+    assert "algorithm none" in out

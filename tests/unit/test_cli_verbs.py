@@ -306,6 +306,15 @@ def test_init_writes_a_job_that_runs(dtsim: Any, tmp_path: Path) -> None:
     assert 0 == dtsim(*arguments, "--force")[0]
 
 
+@pytest.mark.parametrize(("length", "said"), [((), True), (("--sequence-length", "16384"), False)])
+def test_init_says_where_it_takes_shorter_sequences(
+    length: tuple[str, ...], said: bool, dtsim: Any, tmp_path: Path
+) -> None:
+    path = tmp_path / "new.toml"
+    dtsim("init", "--model", "codellama_34b", "--cluster", "dgx_h100", "--output", str(path), *length)
+    assert said == ("8192  # tokens per sequence; the model takes up to 16,384" in path.read_text())
+
+
 def test_list_and_show_cover_every_kind(dtsim: Any) -> None:
     kinds = answer(dtsim("list", "kinds", "--json"))["names"]
     assert {"models", "gpus", "links", "nodes", "clusters", "jobs", "frameworks", "calibrations"} <= set(kinds)

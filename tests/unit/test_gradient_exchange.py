@@ -11,6 +11,7 @@ from simulator.energy.step_power import step_power
 from simulator.errors import PlanError
 from simulator.hardware.cluster import Cluster, load_cluster
 from simulator.hardware.power import Power
+from simulator.job import job_from_names
 from simulator.lowering import lower_resolved, resolve
 from simulator.lowering.exchanges import EXCHANGES
 from simulator.plan.plan import Plan
@@ -18,7 +19,7 @@ from simulator.program.program import COLLECTIVE, Link, Program
 from simulator.report.mean_prediction import MeanPrediction
 from simulator.report.prediction import Prediction
 from simulator.report.summary import describe
-from simulator.simulation import simulate
+from simulator.simulation import simulate, simulate_job
 from simulator.workload.model import load_model
 from simulator.workload.workload import Workload
 
@@ -98,6 +99,19 @@ def test_the_mean_of_dense_and_compressed_steps() -> None:
     assert min(one.gpu for one in power) < found.gpu < max(one.gpu for one in power)
     assert found.step_time == both.step_time
     assert found.gpu_peak == max(one.gpu_peak for one in power)
+
+
+@pytest.mark.parametrize("exchange", ["one_bit", "diloco"])
+def test_kinds_whose_ranks_are_folded_otherwise_have_one_mean(exchange: str) -> None:
+    """A slow node is apart where nothing keeps replicas in step within a row, and folded with the others where something does."""
+    size = ["cluster.gpus=32", "workload.global_batch_size=48", "workload.sequence_length=512"]
+    slow = ["plan.tensor_parallel=4", "plan.pipeline_parallel=2", "cluster.parts=[{nodes='0', clock=0.5}]"]
+    found = simulate_job(job_from_names("llama3_8b", "dgx_a100", [*size, *slow, f"plan.gradient_exchange={exchange}"]))
+    assert isinstance(found, MeanPrediction)
+    assert 2 == len({kind.prediction.program.ranks for kind in found.kinds})
+    assert found.rank_breakdown.sum(axis=1) == pytest.approx([found.step_time] * found.program.ranks, rel=1e-9)
+    means = [kind.share * kind.prediction.breakdown["dp"] for kind in found.kinds]
+    assert found.breakdown["dp"] == pytest.approx(sum(means), rel=1e-9)
 
 
 BERT = {"model": load_model("bert_large"), "sequence_length": 128, "precision": "fp16"}

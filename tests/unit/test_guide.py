@@ -208,3 +208,18 @@ def test_published_speeds_of_3d_and_zero_3_on_fast_links() -> None:
             found[gpus, name] = in_unit(p.hfu * p.peak_flops, "TFLOP/s", "FLOP/s")
     assert found == {key: pytest.approx(value, rel=0.2) for key, value in GPT3.items()}
     assert found[1536, "3D"] / found[1536, "ZeRO-3"] > 2.5 > 2 * found[384, "3D"] / found[384, "ZeRO-3"]
+
+
+def test_what_fits_by_the_point_estimate_alone_says_with_which_probability() -> None:
+    """Below the GPU's memory, and yet no plan that fits: the reader is told what was asked for."""
+    job = job_from_names("llama_7b", "dgx_h100", ["cluster.gpus=8"])
+    asked = 0.999999
+    found = advise(job, asked)
+    near = [one.answer.nearest for one in found.tried if one.answer and not one.best]
+    assert any(one is not None and one.fits for one in near)
+    for one in found.tried:
+        if one.best is None and one.answer and one.answer.nearest:
+            nearest, why = one.answer.nearest, found.why(one)
+            assert ("(--fit-probability)" in why) == nearest.fits
+            assert ("does not fit" in why) == (not nearest.fits)
+    assert "one GPU with a probability of 100.0 %" in found.sections()[0].lines[0]

@@ -50,6 +50,13 @@ def test_its_model_is_the_shipped_one(tmp_path: Path) -> None:
     assert load_model("llama3_8b").parameters == model.parameters
 
 
+@pytest.mark.parametrize("flag", ["--use-rotary-position-embeddings", "--position-embedding-type rope"])
+def test_where_positions_are_said_is_told(flag: str, tmp_path: Path) -> None:
+    read = {one["field"]: one for one in imported(tmp_path, flags(flag))["read"]}
+    assert "rotary" == read["model.positions"]["value"]
+    assert read["model.positions"]["place"].endswith(f"train.sh, line 1: {flag}")
+
+
 def test_every_line_is_accounted_for() -> None:
     answer = import_files([SCRIPT]).to_dict()
     lost = {line["text"]: line["place"] for line in answer["not_understood"]}

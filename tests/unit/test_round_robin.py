@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 from dataclasses import replace
 from pathlib import Path
 
@@ -203,6 +204,23 @@ def test_a_pipeline_is_the_same_plan_however_its_drain_is_counted() -> None:
     assert settings[0] == "plan.schedule=one_f_one_b"
     assert settings == drained.settings(plan)
     assert synchronous.described(plan).below == drained.described(plan).below != ()
+
+
+@pytest.mark.parametrize(("problem", "images", "batch"), [("pipeline", 64, 1152), ("synchronous", 63, 126)])
+def test_the_command_that_a_planner_prints_runs(problem: str, images: int, batch: int, tmp_path: Path) -> None:
+    """With sizes as it says: replicas in turn want whole rounds, replicas that divide a microbatch want parts of it."""
+    asked = Asked(devices=(4, 4), bandwidths=(1e9, 1.25e9))
+    if problem == "synchronous":
+        asked = Asked(devices=(8,), bandwidths=(1e9,), microbatches=8)
+    found = make_problem(problem, "vgg16", asked)
+    assert isinstance(found, Pipeline)
+    command, sizes = found.described(PLANNERS.get("pipedream").solve(found).plan).below
+    assert "a multiple of 18 x N" in sizes if problem == "pipeline" else "a multiple of 7, " in sizes
+    model = tmp_path / "model.toml"
+    model.write_text(model_text(read_cost_graph("vgg16"), "vgg16_measured", images, "msr-fiddle/pipedream"))
+    words = shlex.split(command.replace("BATCH", str(batch)).replace("=N", f"={images}"))
+    settings = [words[place + 1] for place, word in enumerate(words) if word == "--set"]
+    assert simulate_job(job_from_names(str(model), "dgx_a100", settings)).step_time > 0
 
 
 def test_a_pipeline_of_one_stage_is_no_plan_of_stages() -> None:

@@ -310,3 +310,8 @@ def test_a_format_of_reductions_without_an_effect_is_refused(plan: dict[str, Any
 
 def test_one_gpu_under_zero_3_gathers_and_reduces_nothing() -> None:
     assert not traffic(lowered(1, zero_stage=3, framework="hugging_face_deepspeed"))
+
+
+def test_shards_of_one_gpu_are_refused_in_words() -> None:
+    with pytest.raises(PlanError, match=r"it is 2, of 1 such ranks .* Way out: leave shard_size out, or more replicas"):
+        lowered(1, zero_stage=3, shard_size=2, framework="hugging_face_deepspeed")

@@ -173,13 +173,14 @@ def test_a_flood_of_errors_is_cut(here: Path) -> None:
     ("text", "message"),
     [
         ("count = = 8\n", "thing.toml, line 1: is no TOML: Invalid value"),
+        ('{"name": "x"}', "thing.toml, line 1: is no TOML: Invalid statement. It looks like JSON, which dtsim import and --model read"),
         ('name = "x"\nname = "y"\n', "thing.toml, line 2: is no TOML: Cannot overwrite a value"),
         ("count = " + "9" * 5000, "thing.toml: is no TOML that can be read: a number is too long"),
         ("a = " + "[" * 50_000, "thing.toml: is no TOML that can be read: nested too deeply"),
         (b"\xff\xfe\x00\x01", "thing.toml: is no text file (byte 0 is not UTF-8); expected TOML"),
         (b"x" * (2**20 + 1), "thing.toml: is larger than 1 MiB; expected a small TOML file"),
     ],
-    ids=["syntax", "twice", "long number", "deep", "binary", "large"],
+    ids=["syntax", "JSON", "twice", "long number", "deep", "binary", "large"],
 )  # fmt: skip
 def test_what_is_no_toml_is_refused_in_one_line(here: Path, text: str | bytes, message: str) -> None:
     assert message == refusal(here, text)

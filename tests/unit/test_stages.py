@@ -271,6 +271,7 @@ def test_a_step_by_hand(schedule: str, layers: tuple[float, float], units: float
         ((stages(8, 8), "schedule=chimera", "microbatch_size=8"), "one chunk"),
         ((stages(8, 8), "schedule=pipedream_2bw", "microbatch_size=8"), "never flushes"),
         ((stages(8, 8), "gradient_exchange=one_bit", "microbatch_size=8"), "in every step"),
+        ((stages(8, 8), "framework=byteps", "microbatch_size=8"), "gradient_exchange = 'byteps' beside stages"),
         (
             (stages(8, 8), "recompute=full", "recompute_method=uniform", "recompute_layers=auto", "microbatch_size=8"),
             "least memory",

@@ -76,8 +76,8 @@ def with_shards(axes: Axes, groups: Groups, plan: Plan, replicas: int) -> tuple[
             f"{name} counts ranks that hold the same weights, "
             f"{'one of each group of experts, ' if plan.shard_across_experts else ''}"
             f"all of context_parallel{'' if plan.shard_across_experts else ' and expert_parallel'} and a divisor of the "
-            f"rest, but it is {size}, of {replicas} such ranks {held} belong to those and {inner} are the rest. Nearest: "
-            f"{', or '.join(ways) or 'leave it out'}."
+            f"rest, but it is {size}, of {replicas} such ranks {held} belong to those and {inner} are the rest. "
+            + (f"Nearest: {', or '.join(ways)}." if ways else f"Way out: leave {name} out, or more replicas.")
         )
     out: list[tuple[str, int]] = []
     for axis, n in axes:

@@ -121,8 +121,8 @@ _RULES = (
             chosen(plan, load_framework(plan.framework), "gradient_exchange") != "all_reduce"
         ),
         "replicas of a stage with ranks of its own add their gradients in every step",
-        "gradient_exchange = {plan.gradient_exchange!r} beside stages",
-        "leave gradient_exchange or stages out",
+        "gradient_exchange = {exchange!r} beside stages",
+        "gradient_exchange = 'all_reduce', or leave stages out",
     ),
     _Rule(
         lambda plan, workload, schedule: plan.recompute_layers == "auto",
@@ -232,6 +232,7 @@ def stage_plans(workload: Workload, plan: Plan, world_size: int, cluster_name: s
         "plan": plan,
         "workload": workload,
         "schedule": schedule,
+        "exchange": chosen(plan, load_framework(plan.framework), "gradient_exchange"),
         "count": len(stages),
         "ranks": _listed(stage.ranks for stage in stages),
         "tensor": _listed(t for t, _ in widths),

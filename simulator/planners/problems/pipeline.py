@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from simulator.errors import PlanError, SpecError
 from simulator.planners.problems.cut import Cut
 from simulator.report.table import Section, Table
+from simulator.schedules import SCHEDULES
 from simulator.units import show
 from simulator.workload.cost_graph import CostGraph
 
@@ -253,7 +254,17 @@ class Pipeline(Cut[tuple[Stage, ...]]):
         if not settings:
             return ()
         made = f"dtsim import graph {self.graph.name} --images N -o model.toml"
-        return (f"as a plan: {made}; dtsim run --model model.toml --cluster C {settings}",)
+        sizes = "--set plan.microbatch_size=N --set workload.global_batch_size=BATCH"
+        turns = math.lcm(*(replicas for _, _, replicas in self.flat(plan)))
+        batch = (
+            f"N: images of the measured minibatch; BATCH: a multiple of {turns} x N, for replicas of a stage take minibatches in turn"
+            if SCHEDULES.get(self.schedule).deals
+            else f"N: images of the measured microbatch, a multiple of {turns}, for replicas of a stage divide it; BATCH: a multiple of N"
+        )
+        return (
+            f"as a plan: {made}; dtsim run --model model.toml --cluster C {sizes} {settings}",
+            batch,
+        )
 
     def to_dict(self, plan: tuple[Stage, ...]) -> dict[str, Any]:
         """See `Problem.to_dict`."""

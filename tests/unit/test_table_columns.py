@@ -1,0 +1,85 @@
+"""The columns of a table of measured runs: those that are read are listed and documented, and others are told."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from simulator.accuracy.memory import memory_outcomes
+from simulator.accuracy.runs import run_outcomes
+from simulator.importers.table.columns import COLUMNS
+from simulator.importers.table.rows import read_rows
+
+ROOT = Path(__file__).parents[2]
+TABLES = {
+    "runs": ("workloads/published/measured_runs.csv", "tests/data/finetuning_runs.csv", "tests/data/blind9_runs.csv"),
+    "memory": ("tests/data/held_out_memory.csv", "tests/data/blind9_memory.csv"),
+}
+READERS = {"runs": run_outcomes, "memory": memory_outcomes}
+
+
+class Watched(dict[str, str]):
+    """A row that knows which of its columns were asked for."""
+
+    asked: set[str]
+
+    def get(self, key: str, default: Any = None) -> Any:
+        self.asked.add(key)
+        return super().get(key, default)
+
+    def __getitem__(self, key: str) -> str:
+        self.asked.add(key)
+        return super().__getitem__(key)
+
+    def __contains__(self, key: object) -> bool:
+        self.asked.add(str(key))
+        return super().__contains__(key)
+
+
+def asked_for(kind: str) -> Iterator[str]:
+    for place in TABLES[kind]:
+        every = read_rows(ROOT / place)
+        for row in (every[0] | {"gbs": ""}, *every[:: max(1, len(every) // 12)]):
+            watched = Watched(row)
+            watched.asked = set()
+            list(READERS[kind]([watched], True))
+            yield from watched.asked
+
+
+def test_the_list_has_the_columns_that_are_asked_for() -> None:
+    assert {*asked_for("runs"), *asked_for("memory")} == set(COLUMNS["memory"])
+    assert set(COLUMNS["runs"]) <= set(COLUMNS["memory"])
+
+
+def test_every_column_is_documented() -> None:
+    page = (ROOT / "docs/data_files.md").read_text(encoding="utf-8")
+    start = page.index("## Tables of measured runs")
+    told = set(re.findall(r"`(\w+)`", page[start : page.index("\n## ", start + 1)]))
+    assert set() == set(COLUMNS["memory"]) - told
+
+
+def test_a_misspelt_column_is_told(tmp_path: Path, dtsim: Any) -> None:
+    """It was passed over without a word, and the row predicted as another run."""
+    table = tmp_path / "runs.csv"
+    head = "model,gpu,n_gpus,tp,pp,global_batch,gbs,seq_len,step_time_s,zero_stag,remark,empty"
+    table.write_text(f"{head}\nllama3_8b,H100 SXM 80GB,8,1,1,8,8,8192,1.0,3,ours,\n")
+    code, out, _ = dtsim("validate", str(table))
+    assert 0 == code
+    assert re.search(r"zero_stag +zero_stage\?", out)
+    _, out, _ = dtsim("validate", str(table), "--json")
+    told = {one["column"]: one["meant"] for one in json.loads(out)["not_read"]}
+    assert {"zero_stag": "zero_stage", "global_batch": None, "remark": None} == told
+
+
+def test_the_table_of_the_page_is_read_whole(tmp_path: Path, dtsim: Any) -> None:
+    page = (ROOT / "docs/data_files.md").read_text(encoding="utf-8")
+    shown = page[page.index("## Tables of measured runs") :].split("```text\n")[1].split("```")[0]
+    table = tmp_path / "runs.csv"
+    table.write_text(shown)
+    _, out, _ = dtsim("validate", str(table), "--json")
+    found = json.loads(out)
+    assert [] == found["not_read"]
+    assert found["rows"][0]["predicted"]
