@@ -166,10 +166,16 @@ class GemmCoefficients(_Calibration):
     fitted_largest: Count
     clock: Clock
 
-    @functools.cached_property
+    @property
     def choices(self) -> NDArray[np.float64]:
         """[rows, columns, splits] of every kernel the library may choose, one column each."""
-        return np.array([(r, c, s) for r, c in self.tiles for s in self.splits], np.float64).T[:, :, None]
+        return _choices(self.tiles, self.splits)
+
+
+@functools.lru_cache(maxsize=64)
+def _choices(tiles: tuple[tuple[int, int], ...], splits: tuple[int, ...]) -> NDArray[np.float64]:
+    """See `GemmCoefficients.choices`; kept here, since an array among a spec's own values could not be compared."""
+    return np.array([(r, c, s) for r, c in tiles for s in splits], np.float64).T[:, :, None]
 
 
 class AttentionPass(Spec):

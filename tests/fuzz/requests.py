@@ -7,6 +7,7 @@ import functools
 import http.client
 import json
 import threading
+import traceback
 from random import Random
 from typing import Any
 
@@ -65,7 +66,10 @@ class _Here(AnsweringProcess):
     """Answers in this process, where what an input takes is seen."""
 
     def ask(self, question: str, data: Any) -> tuple[int, dict[str, Any]]:
-        return answer(question, data)
+        try:
+            return answer(question, data)
+        except Exception:  # the server tells its client no more than that there was one
+            return 500, {"error": traceback.format_exc()}
 
     def start(self) -> None:
         pass

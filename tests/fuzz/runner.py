@@ -176,7 +176,7 @@ def _asked(request: Request) -> Answer:
     err = io.StringIO()
     with _limits(), contextlib.redirect_stderr(err):
         status, said = sent(request)
-    assert status == 200 or status in REFUSED, f"status {status}: {said[:500]}"
+    assert status == 200 or status in REFUSED, f"status {status}: {said[-1500:]}"
     assert "Traceback" not in said + err.getvalue(), (said + err.getvalue())[-2000:]
     found = json.loads(said or "{}", parse_constant=_refuse)  # what is no HTTP gets a status alone
     assert len(str(found.get("error", ""))) < 20_000, said[:300]

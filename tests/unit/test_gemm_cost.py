@@ -225,3 +225,13 @@ def test_the_start_of_a_tile_takes_as_long_in_every_format():
 
     assert added("bf16") > 0.0
     assert added("fp8") == pytest.approx(added("bf16"), rel=1e-3)
+
+
+def test_numbers_read_twice_are_the_same_numbers_also_after_use() -> None:
+    """A page's process that had read them anew ended in an internal error: what is remembered is looked up by them."""
+    one = load_gemm_coefficients(load_gpu("b300_sxm"))
+    other = one.model_validate(one.model_dump())
+    for numbers in (one, other):
+        assert numbers.choices.ndim == 3
+    assert one == other
+    assert hash(one) == hash(other)
