@@ -17,7 +17,7 @@ import tomllib
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import Field
 
@@ -37,6 +37,7 @@ from simulator.specs import Listed, Spec, find_spec, read_toml, validate_spec
 from simulator.units import Seconds, show
 from simulator.workload.model import Model, load_model
 from simulator.workload.optimizers import OPTIMIZERS
+from simulator.workload.precision import PrecisionName
 from simulator.workload.workload import Workload
 
 __all__ = [
@@ -63,20 +64,7 @@ class WorkloadChoice(Spec):
     model: str | None = None
     sequence_length: Tokens | None = None
     global_batch_size: Sequences | None = None
-    precision: Literal[
-        "fp32",
-        "tf32",
-        "fp16",
-        "bf16",
-        "bf16_true",
-        "fp8",
-        "fp8_current",
-        "fp8_rowwise",
-        "fp8_block",
-        "mxfp8",
-        "nvfp4",
-        "int8",
-    ] = "bf16"
+    precision: PrecisionName = "bf16"
     optimizer: str = "adam"
     document_length: Tokens | None = None
     document_spread: Annotated[float, Field(ge=0, le=100)] = 0.0

@@ -173,8 +173,7 @@ def _draw(dtype: Sequence[str], peak: Array, gpu: Gpu, c: GemmCoefficients) -> A
 
     An operation of 8 or 4 bits takes a part of the energy of one of 16 bits, and more of them are done in the time.
     """
-    energy = {"fp8": c.fp8_energy, "fp8_scaled": c.fp8_energy, "int8": c.fp8_energy, "fp4": c.fp4_energy}
-    half = _half_peak(gpu)
+    half, energy = _half_peak(gpu), c.narrow_energy
     drawn = [energy[d] * p / half if d in energy else 1.0 for d, p in zip(dtype, peak, strict=True)]
     return np.where([d == "fp32" for d in dtype], _PLAIN_ENERGY, drawn)
 

@@ -168,9 +168,7 @@ def _item_watts(
     prices, gpu = prediction.prices, machine.gpu
     idle = numbers.idle * limit
     clock = machine.gemm.clock
-    energy = clock.full_clock_power / clock.reference_peak
-    eight, four = machine.gemm.fp8_energy, machine.gemm.fp4_energy
-    narrow = {"fp8": eight, "fp8_scaled": eight, "int8": eight, "fp4": four}
+    energy, narrow = clock.full_clock_power / clock.reference_peak, machine.gemm.narrow_energy
     half = max(gpu.peak_flops.get("bf16", 0.0), gpu.peak_flops.get("fp16", 0.0)) or max(gpu.peak_flops.values())
     full = energy * half
 

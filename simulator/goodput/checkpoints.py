@@ -20,7 +20,6 @@ from simulator.hardware.host import load_host_coefficients
 from simulator.job import Job
 from simulator.program.program import CATEGORIES
 from simulator.report.prediction import Prediction
-from simulator.units import BYTES_PER_ELEMENT
 from simulator.workload.optimizers import OPTIMIZERS, optimizer_cost
 
 __all__ = [
@@ -73,17 +72,14 @@ def checkpoint_bytes(job: Job, prediction: Prediction) -> float:
     14.0
     """
     numbers = job.workload.numbers
-    master = (
-        (_MASTER if not job.plan.splits_master_weights else _MASTER - numbers.element)
-        if numbers.master_weights
-        else 0.0
-    )
+    master = _MASTER if numbers.master_weights else 0.0
+    if job.plan.splits_master_weights:
+        master -= numbers.element
     model, name = job.workload.model, job.workload.optimizer
     tables = model.vocabulary * model.hidden * (1 if model.tied_embeddings else 2)
     trained = model.trained_parameters
     others = tables / trained if not model.lora_rank and OPTIMIZERS.get(name).others else 0.0
-    moments = tuple([BYTES_PER_ELEMENT[kept] for kept in job.plan.moment_dtype or ()])
-    state = optimizer_cost(name, numbers.element, 4, numbers.master_weights, others, moments).state
+    state = optimizer_cost(name, numbers.element, 4, numbers.master_weights, others, job.plan.moment_bytes).state
     full = trained * (numbers.element + master + state)
     program = prediction.program
     on_gpus = sum(

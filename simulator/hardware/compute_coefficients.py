@@ -134,7 +134,7 @@ class GemmCoefficients(_Calibration):
             one scale per tensor.
         fp32_rate: speed of fp32 products, on the cores outside the tensor cores, relative to what issue_efficiency gives them.
         fp4_sigma: sigma of 4-bit products, whose measurements differ by more than those of wider formats; 0 = as the others.
-        fp8_energy, fp4_energy: energy of an operation in these formats relative to one of 16 bits.
+        fp8_energy, fp4_energy: energy of an operation in formats of 8 and of 4 bits relative to one of 16 bits.
         misaligned_rate: rate of kernels whose rows are no multiple of 16 bytes, relative to aligned ones.
         fitted_smallest, fitted_largest: range of min(m, n, k) and of max(m, n, k) measured.
         clock: the clock under the power limit.
@@ -170,6 +170,11 @@ class GemmCoefficients(_Calibration):
     def choices(self) -> NDArray[np.float64]:
         """[rows, columns, splits] of every kernel the library may choose, one column each."""
         return _choices(self.tiles, self.splits)
+
+    @property
+    def narrow_energy(self) -> dict[str, float]:
+        """Number format of 8 or 4 bits -> energy of an operation relative to one of 16 bits."""
+        return {**dict.fromkeys(("fp8", "fp8_scaled", "int8"), self.fp8_energy), "fp4": self.fp4_energy}
 
 
 @functools.lru_cache(maxsize=64)

@@ -42,6 +42,7 @@ from simulator.simulation import simulate_job
 from simulator.specs import Spec, names
 from simulator.studies.training_cost import training_cost
 from simulator.units import in_unit
+from simulator.workload.precision import PRECISIONS
 
 __all__ = ["ANSWERED", "TOO_LARGE", "WRONG_REQUEST", "answer"]
 
@@ -110,6 +111,7 @@ def _choices() -> dict[str, Any]:
         {"name": s.name, "chunks": [v for v in _CHUNKS if _takes(s, Shape(4, 8, v))], "flush": s.flush}
         for s in SCHEDULES
     ]
+    wide = sorted(p.name for p in PRECISIONS.values() if p.name == p.compute)
     return {
         "models": sorted(names("models")),
         "clusters": sorted(names("clusters")),
@@ -117,19 +119,7 @@ def _choices() -> dict[str, Any]:
         "schedules": schedules,
         "recompute": [kind for kind in literals("recompute") if kind not in _WITH_NUMBER],
         "attention": literals("attention"),
-        "precision": [
-            "bf16",
-            "fp16",
-            "fp32",
-            "tf32",
-            "fp8",
-            "fp8_current",
-            "fp8_rowwise",
-            "fp8_block",
-            "mxfp8",
-            "nvfp4",
-            "int8",
-        ],
+        "precision": wide + [p.name for p in PRECISIONS.values() if p.quantises],
         "start": Controls().model_dump(),
     }
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from simulator.importers.imported import Findings
 from simulator.importers.megatron_layout import read_layout
-from simulator.importers.settings import Settings, flag_of, whole_of, word_of
+from simulator.importers.settings import Entry, Settings, flag_of, whole_of, word_of
 from simulator.units import BYTES_PER_ELEMENT
 
 __all__ = ["read_deepspeed", "read_plan"]
@@ -132,17 +132,19 @@ def _states(settings: Settings, findings: Findings, base: str | None) -> None:
             if entry is not None:
                 findings.ignore(entry.place, f"{entry.text}: without use_precision_aware_optimizer")
         return
-    formats = []
+
+    def format_of(entry: Entry | None) -> str | None:
+        return _FORMATS.get(word_of(entry).removeprefix("torch.")) if entry is not None else "fp32"
+
     for entry in entries:
-        word = "fp32" if entry is None else word_of(entry).removeprefix("torch.")
-        if entry is not None and word not in _FORMATS:
+        if entry is not None and format_of(entry) is None:
             settings.refuse(entry, "known: " + ", ".join(_FORMATS))
-        formats.append(_FORMATS.get(word, "fp32"))
+    formats = [format_of(entry) or "fp32" for entry in entries]
     if set(formats) != {"fp32"}:
         findings.put("plan.moment_dtype", tuple(formats), settings.said("exp_avg_dtype", "exp_avg_sq_dtype"))
-    if gradients is not None and _FORMATS.get(word_of(gradients).removeprefix("torch.")) in ("fp32", "bf16"):
-        settings.put("plan.gradient_dtype", gradients, _FORMATS[word_of(gradients).removeprefix("torch.")])
-    if masters is not None and _FORMATS.get(word_of(masters).removeprefix("torch.")) != "fp32":
+    if gradients is not None and format_of(gradients) in ("fp32", "bf16"):
+        settings.put("plan.gradient_dtype", gradients, format_of(gradients))
+    if masters is not None and format_of(masters) != "fp32":
         settings.refuse(masters, "master weights are fp32")
     elif base == "bf16":
         findings.assume(

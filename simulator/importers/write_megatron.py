@@ -215,9 +215,9 @@ def _training(job: Job) -> Iterator[tuple[str, Any]]:
     yield "lr", "1e-4"
     if p.moment_dtype or p.splits_master_weights:
         yield "use-precision-aware-optimizer", True
-        first, second = (*(p.moment_dtype or ("fp32",)), *(p.moment_dtype or ("fp32",)))[:2]
-        yield "exp-avg-dtype", first
-        yield "exp-avg-sq-dtype", second
+        formats = p.moment_dtype or ("fp32",)
+        yield "exp-avg-dtype", formats[0]
+        yield "exp-avg-sq-dtype", formats[-1]
     if w.numbers.compute in ("bf16", "fp16"):
         yield w.numbers.compute, True
     if w.precision in _FP8:

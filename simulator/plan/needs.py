@@ -27,6 +27,7 @@ __all__ = [
     "ON_DRIVES",
     "ON_GPU",
     "PARTITIONED",
+    "REGISTERS",
     "SHARDED",
     "SHARED_EXPERTS",
     "UNITS",
@@ -272,23 +273,11 @@ OF_MASTER = given(
     way="leave splits_master_weights out, or precision = 'bf16'",
 )
 MESSAGES = more_than("pipeline_parallel", 1, "p2p is about messages between pipeline ranks", way="leave p2p out")
-REGISTERS = more_than(
-    "pipeline_parallel",
-    1,
-    "registers hold messages between pipeline ranks",
-    way="leave registers out, or pipeline_parallel > 1",
-)
+REGISTERS = more_than("pipeline_parallel", 1, "registers hold messages between pipeline ranks")
 DEALT = more_than(
     "chunks",
     1,
-    "layer_split deals layers out over the chunks of pipeline ranks",
+    "{name} deals layers out over the chunks of pipeline ranks",
     values="there is 1 chunk, which holds them all",
-    way="leave layer_split out, or pipeline_parallel > 1",
-)
-DEALT_APART = more_than(
-    "chunks",
-    1,
-    "replica_layer_splits deals layers out over the chunks of pipeline ranks",
-    values="there is 1 chunk, which holds them all",
-    way="leave replica_layer_splits out, or pipeline_parallel > 1",
+    way="leave {name} out, or pipeline_parallel > 1",
 )

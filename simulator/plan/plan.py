@@ -20,7 +20,6 @@ from simulator.plan.needs import (
     BY_MASKS,
     COPIES,
     DEALT,
-    DEALT_APART,
     EACH_MICROBATCH,
     ENDS_APART,
     EXPERT_CHOICE,
@@ -56,7 +55,7 @@ from simulator.plan.values import (
     one_or_several,
 )
 from simulator.specs import Listed, Name, Spec
-from simulator.units import Bytes
+from simulator.units import BYTES_PER_ELEMENT, Bytes
 
 __all__ = ["Plan"]
 
@@ -307,7 +306,7 @@ class Plan(Spec):
     """Buffers for messages to a neighbour, on either side: what would make one more waits until one is free (OneFlow); left out: any."""
     layer_split: Annotated[tuple[Layers, ...] | None, Listed, PIPELINE, DEALT] = None
     """Layers per chunk, in order of the global chunk number; left out: balanced."""
-    replica_layer_splits: Annotated[LayerSplits | None, Listed, PIPELINE, DEALT_APART] = None
+    replica_layer_splits: Annotated[LayerSplits | None, Listed, PIPELINE, DEALT] = None
     """Layers per chunk of each replica, where replicas go at their own pace (wave_synchronous); left out: alike."""
     stages: Annotated[tuple[Stage, ...] | None, Listed, PIPELINE] = None
     """Pipeline stages that have ranks of their own, one after another on the cluster: [{ranks = 8}, {ranks = 4, tensor_parallel = 2}],
@@ -384,11 +383,7 @@ class Plan(Spec):
     are copied to the GPU before every gather."""
     clip_gradients: Annotated[bool | None, GRADIENTS, FrameworkDefault("clips_gradients")] = None
     """Global gradient norm before the update."""
-    optimizer_in_backward: Annotated[
-        bool,
-        GRADIENTS,
-        *IN_BACKWARD,
-    ] = False
+    optimizer_in_backward: Annotated[bool, GRADIENTS, *IN_BACKWARD] = False
     """Each weight is updated in the backward pass, as soon as its gradient is there, which is then freed (torchtune's
     optimizer_in_bwd; Lv et al., arXiv 2306.09782): gradients never stand together, and are not clipped. The kernels, one
     set per tensor, take as long as at the end of the step, where they are counted."""
@@ -425,6 +420,11 @@ class Plan(Spec):
     """Mesh axes from consecutive ranks outward; left out: tp, cp, dp, pp."""
     framework: Annotated[str, KERNELS] = "megatron_core"
     """Name of the framework profile, which says what the plan leaves open."""
+
+    @property
+    def moment_bytes(self) -> tuple[float, ...]:
+        """Bytes of a number of each of `moment_dtype`; () = left out."""
+        return tuple([BYTES_PER_ELEMENT[name] for name in self.moment_dtype or ()])
 
     @model_validator(mode="before")
     @classmethod

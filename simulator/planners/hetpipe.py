@@ -102,29 +102,22 @@ def _best_replica(problem: UnlikeReplicas, nodes: Nodes, oracle: Oracle[Allocati
     for order in sorted({*itertools.permutations(nodes)}):
         tables = problem.seconds_on(order)
         oracle.priced(sum(table.size for table in tables))
-        layers = _split(problem, tables)
-        if layers:
-            replica = Replica(order, layers)
+        for split in _splits(problem, tables):
+            replica = Replica(order, split)
             pace = problem.pace(problem.seconds_of(replica))
             if best is None or pace < best[0]:
                 best = pace, replica
     return best[1] if best else None
 
 
-def _split(problem: UnlikeReplicas, tables: list[Numbers]) -> tuple[int, ...]:
-    """Layers of the stages at the best pace; () where they do not fit."""
+def _splits(problem: UnlikeReplicas, tables: list[Numbers]) -> list[tuple[int, ...]]:
+    """Layers of the stages, of which one is at the best pace; none where they do not fit."""
     times = np.unique(np.concatenate([table[np.isfinite(table)] for table in tables]))
     last = bisect.bisect_left(times, True, key=lambda most: _least(tables, float(most))[0] <= problem.wave * most)
     found = [_least(tables, float(most))[1] for most in times[max(0, last - 1) : last + 1]]
     if last == len(times):
         found.append(_least(tables, np.inf)[1])
-    splits = [split for split in found if split]
-    return min(splits, key=lambda split: problem.pace(_seconds(tables, split)), default=())
-
-
-def _seconds(tables: list[Numbers], layers: tuple[int, ...]) -> list[float]:
-    ends = [0, *itertools.accumulate(layers)]
-    return [float(table[a, b]) for table, a, b in zip(tables, ends, ends[1:], strict=False)]
+    return [split for split in found if split]
 
 
 def _least(tables: list[Numbers], most: float) -> tuple[float, tuple[int, ...]]:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from simulator.costs.ranks import price_ranks, rank_parts
 from simulator.errors import refuse
@@ -46,41 +47,31 @@ def at_own_pace(
     replica, place = np.empty(mesh.world.size, np.int64), np.empty(mesh.world.size, np.int64)
     replica[mesh.world], place[mesh.world] = np.indices(mesh.world.shape)[:2]
     team = replica if resolved.in_waves else teams(mesh, cluster.gpus_per_node)
-    found, count = rank_parts(cluster, mesh), int(team.max()) + 1
-    alike: dict[Kind, list[int]] = {}
-    for number in range(count):
-        mine = team == number
-        parts = [_on_stages(part, place[mine & (found >> bit & 1 == 1)]) for bit, part in enumerate(cluster.parts)]
-        kind = replace(cluster, parts=tuple(part for part in parts if part is not None))
-        split = resolved.replica_layer_splits[number] if resolved.replica_layer_splits else resolved.layer_split
-        alike.setdefault((kind, replace(resolved, layer_split=split)), []).append(number)
-    terms = resolved.exchange_terms
+    terms, count = resolved.exchange_terms, int(team.max()) + 1
     bounded = math.isfinite(terms.staleness)
+    alike = _alike(resolved, cluster, rank_parts(cluster, mesh), team, place)
     if bounded and len(alike) == 1 and not resolved.in_waves:
         refuse(
             "exchange_staleness bounds how far quick nodes are ahead of slow ones",
             f"all nodes of cluster {cluster.name!r} are alike (exchange_staleness = {terms.staleness})",
             "leave exchange_staleness out, or say in cluster.parts which nodes differ",
         )
-    needed = {(kind, plan): _servers_need(lower_resolved(workload, plan), kind) for kind, plan in alike}
     apart = replace(terms, servers=min(terms.servers * count, MAX_WORLD_SIZE))
     alone = {
         (kind, plan): simulate_kind(workload, replace(plan, exchange_terms=apart), kind, engine, noted, fold)
         for kind, plan in alike
     }
-    rates = {kind: len(numbers) / alone[kind].step_time for kind, numbers in alike.items()}
-    last, least = max(alone, key=lambda kind: alone[kind].step_time), 0.0
-    if (
-        bounded and resolved.in_waves
-    ):  # all kinds count, for each may be the one that does not fit: the fullest comes first
-        least = alone[last].step_time
+    rates, least = {kind: len(numbers) / alone[kind].step_time for kind, numbers in alike.items()}, 0.0
+    slowest = max(alone, key=lambda kind: alone[kind].step_time)
+    if bounded and resolved.in_waves:
+        # all kinds count, for each may be the one that does not fit: the fullest comes first
+        least = alone[slowest].step_time
         fullest = sorted(alike, key=lambda kind: -alone[kind].peak_memory / alone[kind].capacity)
         rates = {kind: len(alike[kind]) / least for kind in fullest}
     elif bounded:
-        rates = {last: count / alone[last].step_time}
-    total, nodes = sum(rates.values()), np.arange(len(team)) // cluster.gpus_per_node
-    which, of = (replica, "replicas") if resolved.in_waves else (nodes, "nodes")
-    kinds = []
+        rates = {slowest: count / alone[slowest].step_time}
+    which, of = (replica, "replicas") if resolved.in_waves else (np.arange(len(team)) // cluster.gpus_per_node, "nodes")
+    total, kinds = sum(rates.values()), []
     for one, rate in rates.items():
         where = shown_numbers(np.unique(which[np.isin(team, alike[one])]))
         name = f"of all {of}" if len(rates) == 1 else f"of {of} {where}"
@@ -94,7 +85,34 @@ def at_own_pace(
         facts["staleness_bound"] = terms.staleness
     if cluster.parts:
         facts["parts"] = [part.text for part in cluster.parts]
-    return mean_prediction(tuple(kinds), max(least, *(needed[kind] for kind in rates)), facts)
+    programs = {plan: lower_resolved(workload, plan) for plan in {plan for _, plan in rates}}
+    needed = (_servers_need(programs[plan], kind) for kind, plan in rates)
+    return mean_prediction(tuple(kinds), max(least, *needed), facts)
+
+
+def _alike(
+    resolved: ResolvedPlan,
+    cluster: Cluster,
+    found: NDArray[np.int64],
+    team: NDArray[np.int64],
+    place: NDArray[np.int64],
+) -> dict[Kind, list[int]]:
+    """Return the workers of every kind, by their numbers.
+
+    Args:
+        found: [ranks] as of `rank_parts`.
+        team, place: [ranks] the worker that a rank belongs to, and its pipeline rank.
+    """
+    count = int(team.max()) + 1
+    splits = resolved.replica_layer_splits or (resolved.layer_split,) * count
+    plans = {split: replace(resolved, layer_split=split) for split in dict.fromkeys(splits)}
+    alike: dict[tuple[Cluster, tuple[int, ...] | None], list[int]] = {}
+    for number in range(count):
+        mine = team == number
+        parts = [_on_stages(part, place[mine & (found >> bit & 1 == 1)]) for bit, part in enumerate(cluster.parts)]
+        kind = replace(cluster, parts=tuple(part for part in parts if part is not None))
+        alike.setdefault((kind, splits[number]), []).append(number)
+    return {(kind, plans[split]): numbers for (kind, split), numbers in alike.items()}
 
 
 def _waves(resolved: ResolvedPlan) -> dict[str, int]:

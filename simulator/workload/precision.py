@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal
 
 from simulator.errors import UnknownNameError
 from simulator.remembered import hashed_once
 from simulator.units import BYTES_PER_ELEMENT
 
-__all__ = ["NF4_BYTES", "PRECISIONS", "Precision", "precision_named"]
+__all__ = ["NF4_BYTES", "PRECISIONS", "Precision", "PrecisionName", "precision_named"]
 
 NF4_BYTES = 0.5 + (1.0 + 4.0 / 256) / 64
 """Bytes of a weight in NF4: 4 bits, a scale of 8 bits for 64 of them, one of 32 for 256 of these (QLoRA, arXiv 2305.14314, section 3)."""
@@ -129,6 +130,12 @@ AI-Hypercomputer/maxtext layers/quantizations.py, _get_int8_quant_config (fwd_bi
 jax/v2/aqt_dot_general.py and config.py (absmax calibration along the contracted axes, backward products quantise their own operands);
 pytorch/ao, torchao/float8: float8_linear.py (what is quantised how), pull request 1325 and issue 2184 (without fast accumulation, as of
 gradients, the product has one scale and a kernel multiplies its result), float8_tensor_parallel.py (one scale is gathered narrow)."""
+
+if TYPE_CHECKING:
+    PrecisionName = str
+else:
+    PrecisionName = Literal[tuple(PRECISIONS)]
+    """The type of a field that names one."""
 
 
 def precision_named(name: str) -> Precision:

@@ -27,7 +27,7 @@ class Workload:
         model: shapes.
         sequence_length: tokens per sequence; of an encoder-decoder, in the encoder.
         global_batch_size: sequences per step, over all replicas.
-        precision: fp32, tf32, fp16, bf16, bf16_true, fp8, fp8_current, fp8_rowwise, fp8_block, mxfp8, nvfp4 or int8.
+        precision: the name of one of `simulator.workload.precision.PRECISIONS`.
         optimizer: name of an optimizer.
         document_length: mean tokens of the documents that are packed into a sequence, each seen by attention alone; None = one
             document per sequence.

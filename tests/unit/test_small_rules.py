@@ -26,6 +26,7 @@ from simulator.hardware.parts import Part
 from simulator.job import job_from_names, load_job
 from simulator.lowering import lower
 from simulator.lowering.layers.graphs import started_by
+from simulator.lowering.resolve.resolved_plan import EXPERTS, Holders
 from simulator.lowering.steps.parameters import Held
 from simulator.plan.plan import Plan
 from simulator.program.builder import ProgramBuilder, plain_segment
@@ -121,10 +122,11 @@ def test_compute_beside_an_exchange_is_slowed_by_what_was_measured_or_by_the_mul
 def test_weights_are_sharded_where_there_are_some_and_several_ranks_or_they_lie_elsewhere(
     all_of_them: float, experts: float, ranks: int, expert_ranks: int, away: float, named: list[str]
 ) -> None:
-    groups = SimpleNamespace(shards=("dp",), expert_shards=("edp",))
-    resolved: Any = SimpleNamespace(
-        shard_size=ranks, expert_shard_size=expert_ranks, groups=groups, parameter_offload=away
+    holders = tuple(
+        Holders(what, n, (axis,), shards=n, shard_axes=(axis,), copies=1, copy_axes=())
+        for what, n, axis in (("", ranks, "dp"), (EXPERTS, expert_ranks, "edp"))
     )
+    resolved: Any = SimpleNamespace(shard_size=ranks, holders=holders, parameter_offload=away)
     assert named == [what for what, _, _ in Held(all_of_them, experts).parts(resolved)]
 
 

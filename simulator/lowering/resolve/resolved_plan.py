@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import math
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from simulator.errors import PlanError
 from simulator.lowering.exchanges import EXCHANGES
@@ -33,7 +34,29 @@ from simulator.workload.operator import KernelStyle
 from simulator.workload.precision import Precision
 from simulator.workload.workload import Workload
 
-__all__ = ["ResolvedPlan", "resolve"]
+__all__ = ["EXPERTS", "Holders", "ResolvedPlan", "resolve"]
+
+EXPERTS = " (experts)"
+"""What parts of weights are called that belong to experts held by other sets of ranks."""
+
+
+class Holders(NamedTuple):
+    """Ranks that hold the same weights: `shards` of them hold one copy of the states of these, and there are so many copies.
+
+    Args:
+        what: weights: "" = all that are no experts, EXPERTS.
+        ranks, axes: all of them, and the mesh axes along which they lie.
+        shards, shard_axes: those that hold one copy.
+        copies, copy_axes: those that hold the same shard.
+    """
+
+    what: str
+    ranks: int
+    axes: tuple[str, ...]
+    shards: int
+    shard_axes: tuple[str, ...]
+    copies: int
+    copy_axes: tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -226,6 +249,15 @@ class ResolvedPlan:
         """Ranks over which the states of experts are sharded."""
         return self.expert_replicas // self.expert_copies
 
+    @kept
+    def holders(self) -> tuple[Holders, Holders]:
+        """The ranks that hold the same weights, experts apart, and those that hold the same experts."""
+        g, experts = self.groups, (self.expert_replicas, self.groups.expert_replicas)
+        return (
+            Holders("", self.replicas, g.replicas, self.shard_size, g.shards, self.copies, g.copies),
+            Holders(EXPERTS, *experts, self.expert_shard_size, g.expert_shards, self.expert_copies, g.expert_copies),
+        )
+
     @property
     def expert_inner_size(self) -> int:
         """Ranks of a secondary shard group that hold the same experts."""
@@ -336,7 +368,7 @@ def resolve(
         quantized_gradients=plan.quantized_gradients,
         recomputes=facts.recomputes,
         gradient_reduce_dtype=said("gradient_reduce_dtype").replace("gradient", ""),
-        moment_bytes=tuple([BYTES_PER_ELEMENT[name] for name in plan.moment_dtype or ()]),
+        moment_bytes=plan.moment_bytes,
         splits_master_weights=said("splits_master_weights"),
         tensor_parallel_splits=plan.tensor_parallel_splits or 1,
         context_parallel_inner=plan.context_parallel

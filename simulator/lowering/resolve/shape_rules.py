@@ -86,16 +86,15 @@ def _check_tokens(workload: Workload, plan: Plan, pads: bool) -> None:
 def _check_split(workload: Workload, plan: Plan) -> None:
     """A split by hand has a number per chunk, and they sum to the model's layers."""
     model = workload.model
-    named = [("layer_split", plan.layer_split)] if plan.layer_split is not None else []
-    named += [
-        (f"replica_layer_splits[{number}]", split) for number, split in enumerate(plan.replica_layer_splits or ())
+    said = [("layer_split", "", plan.layer_split)] if plan.layer_split is not None else []
+    said += [
+        ("replica_layer_splits", f"[{number}]", split) for number, split in enumerate(plan.replica_layer_splits or ())
     ]
-    for where, split in named:
-        name = where.split("[")[0]
+    for name, which, split in said:
         chunks = plan.pipeline_parallel * SCHEDULES.get(plan.schedule or "1f1b").held(plan.chunks_per_rank)
         if len(split) != chunks or sum(split) != model.depth:
             raise PlanError(
-                f"{where} must give {chunks} chunks (pipeline_parallel x chunks_per_rank) that sum to the model's "
+                f"{name}{which} must give {chunks} chunks (pipeline_parallel x chunks_per_rank) that sum to the model's "
                 f"{model.depth} layers, but it has {len(split)} entries that sum to {sum(split)}. "
                 f"Way out: leave {name} out for a balanced split."
             )

@@ -16,7 +16,7 @@ import numpy as np
 
 from simulator.lowering.exchanges.base import Part
 from simulator.lowering.layers.holdings import Matrix
-from simulator.lowering.resolve.resolved_plan import ResolvedPlan
+from simulator.lowering.resolve.resolved_plan import Holders, ResolvedPlan
 from simulator.lowering.steps.assign import Chunk, Chunks
 from simulator.lowering.steps.state import State
 from simulator.partition.layout import MATRICES
@@ -26,7 +26,6 @@ from simulator.workload.optimizers import OPTIMIZERS
 from simulator.workload.precision import NF4_BYTES
 
 __all__ = [
-    "EXPERTS",
     "Held",
     "Matrices",
     "all_alike",
@@ -45,9 +44,6 @@ __all__ = [
     "weights_elsewhere",
     "words",
 ]
-
-EXPERTS = " (experts)"
-"""What parts of weights are called that belong to experts held by other sets of ranks."""
 
 Matrices = tuple[tuple[Matrix, int], ...]
 """Matrices of a rank, each with how many layers have it."""
@@ -84,15 +80,16 @@ class Held(NamedTuple):
         share = (self.all - self.experts) / resolved.shard_size + self.experts / resolved.expert_shard_size
         return share if resolved.zero_stage == 3 else share / resolved.lanes
 
+    def by_holders(self, resolved: ResolvedPlan) -> list[tuple[Holders, float]]:
+        """Return the weights that are no experts [count], and those that are, if any, each with the ranks that hold the same."""
+        rest, experts = resolved.holders
+        return [(rest, self.all - self.experts), *([(experts, self.experts)] if self.experts else [])]
+
     def parts(self, resolved: ResolvedPlan) -> list[tuple[str, float, tuple[str, ...]]]:
         """Return (what they are, weights, mesh axes of the ranks that shard them or add their gradients) where several do."""
-        out = []
         away = resolved.parameter_offload > 0 and resolved.shard_size == 1  # a rank alone fetches what lies elsewhere
-        if (resolved.shard_size > 1 or away) and self.all > self.experts:
-            out.append(("", self.all - self.experts, resolved.groups.shards))
-        if self.experts and (resolved.expert_shard_size > 1 or away):
-            out.append((EXPERTS, self.experts, resolved.groups.expert_shards))
-        return out
+        some = [(h, count) for h, count in self.by_holders(resolved) if count and (h.shards > 1 or away)]
+        return [(h.what, count, h.shard_axes) for h, count in some]
 
     def gathered(self, resolved: ResolvedPlan) -> list[tuple[str, float, tuple[str, ...]]]:
         """Return `parts` as they are gathered: in weights as wide as those that do not stand in 4 bits."""
@@ -107,18 +104,13 @@ class Held(NamedTuple):
         steps in which these are on their own.
         """
         adds = resolved.step_kind.adds
-        groups = resolved.groups
-        sizes = [("", self.all - self.experts, resolved.shard_size, groups.shards, resolved.copies, groups.copies)]
-        if self.experts:
-            apart = resolved.expert_shard_size, groups.expert_shards, resolved.expert_copies, groups.expert_copies
-            sizes.append((EXPERTS, self.experts, *apart))
         out = []
-        for what, count, ranks, axes, copies, between in sizes:
-            steps = [(count, axes)] if ranks > 1 and (adds or copies > 1) else []
-            if copies > 1 and adds:
-                steps.append((count / ranks, between))
+        for h, count in self.by_holders(resolved):
+            steps = [(count, h.shard_axes)] if h.shards > 1 and (adds or h.copies > 1) else []
+            if h.copies > 1 and adds:
+                steps.append((count / h.shards, h.copy_axes))
             if steps and count:
-                out.append((what, steps))
+                out.append((h.what, steps))
         return out
 
     def exchanged(self, resolved: ResolvedPlan, matrices: Matrices = ()) -> tuple[Part, ...]:
@@ -128,18 +120,14 @@ class Held(NamedTuple):
         Args:
             matrices: of all weights, where the exchange depends on them.
         """
-        groups, held = resolved.groups, self.trained
-        parts = [("", held.all - held.experts, resolved.replicas, groups.replicas, resolved.copies, groups.copies)]
-        if held.experts:
-            experts = resolved.expert_replicas, groups.expert_replicas, resolved.expert_copies, groups.expert_copies
-            parts.append((EXPERTS, held.experts, *experts))
         found = []
-        for what, weights, ranks, axes, copies, between in parts:
-            if copies > 1:
-                weights, ranks, axes = weights / (ranks // copies), copies, between
+        for h, count in self.trained.by_holders(resolved):
+            weights, ranks, axes = (
+                (count / h.shards, h.copies, h.copy_axes) if h.copies > 1 else (count, h.ranks, h.axes)
+            )
             if weights and ranks > 1:
-                mine = tuple([(n * m.many, m.rows, m.columns) for m, n in matrices if m.experts == bool(what)])
-                found.append(Part(what=what, weights=weights, group=axes, ranks=ranks, matrices=mine))
+                mine = tuple([(n * m.many, m.rows, m.columns) for m, n in matrices if m.experts == bool(h.what)])
+                found.append(Part(what=h.what, weights=weights, group=axes, ranks=ranks, matrices=mine))
         return tuple(found)
 
 

@@ -20,7 +20,6 @@ from simulator.lowering.steps.cut import BUCKETS, UNBROKEN, UNITS
 from simulator.lowering.steps.hops import Chain, add_chains, gradient_link, links_of
 from simulator.lowering.steps.idle import idle_after
 from simulator.lowering.steps.parameters import (
-    EXPERTS,
     Held,
     bucket_held,
     chunk_held,
@@ -239,23 +238,20 @@ def meeting_links(
     """
     resolved, held = state.resolved, chunk_held(state, chunk).trained
     sharded = what == "gradients" and resolved.zero_stage >= 2
-    parts = [("", held.all - held.experts, resolved.replica_axes, resolved.replicas)]
-    if held.experts:
-        parts.append((EXPERTS, held.experts, resolved.groups.expert_replicas, resolved.expert_replicas))
     return tuple(
         state.add_item(
             Link(
-                name=f"{collective} {what} of chunk {chunk}{which}",
+                name=f"{collective} {what} of chunk {chunk}{h.what}",
                 kind=COLLECTIVE,
-                message=count * dtype_bytes / (replicas if sharded else 1),
+                message=count * dtype_bytes / (h.ranks if sharded else 1),
                 dtype=resolved.reduce_dtype if what == "gradients" else resolved.precision.compute,
-                group=("pp",) if sharded or replicas == 1 else (*axes, "pp"),
+                group=("pp",) if sharded or h.ranks == 1 else (*h.axes, "pp"),
                 pipeline_ranks=holders,
                 account="dp",
                 collective=collective,
             )
         )
-        for which, count, axes, replicas in parts
+        for h, count in held.by_holders(resolved)
     )
 
 

@@ -22,10 +22,10 @@ from dataclasses import dataclass
 
 from simulator.lowering.layers.expand import LayerCost
 from simulator.lowering.layers.rows import Rows
-from simulator.lowering.resolve.resolved_plan import ResolvedPlan
+from simulator.lowering.resolve.resolved_plan import EXPERTS, ResolvedPlan
 from simulator.lowering.resolve.shard_rules import COPIES
 from simulator.lowering.steps.hops import Chain, gradient_link, links_of
-from simulator.lowering.steps.parameters import EXPERTS, Held, group_held, words
+from simulator.lowering.steps.parameters import Held, group_held, words
 from simulator.lowering.steps.state import State
 from simulator.program.program import COLLECTIVE, Link, OperatorTable, Tensor
 from simulator.units import BYTES_PER_ELEMENT
@@ -144,12 +144,14 @@ def unit_parts(
             trained = {what: count for what, count, _ in held.trained.parts(resolved)}
             chains = _reductions(state, name, held)
             stays = bool(piece) and held.all < resolved.framework.keeps_tensors_below
-            # experts that lie whole on their ranks are not gathered, but added up between the copies of the states
-            alone = [(EXPERTS, held.trained.experts, ())] if EXPERTS in chains and EXPERTS not in trained else []
-            for what, gathered, group in held.gathered(resolved) + alone:
-                there = stays or (what, gathered, group) in alone
+            fetched = [(*part, stays) for part in held.gathered(resolved)]
+            if EXPERTS in chains and EXPERTS not in trained:
+                # they lie whole on their ranks, and are added up between copies of the states alone
+                trained[EXPERTS] = held.trained.experts
+                fetched.append((EXPERTS, held.trained.experts, (), True))
+            for what, gathered, group, there in fetched:
                 gather, again = (-1, -1) if there else gather_links(state, f"weights of {name}{what}", gathered, group)
-                count = gathered if alone and what == EXPERTS else trained.get(what, 0.0)
+                count = trained.get(what, 0.0)
                 weights, sent = gathered * resolved.gathered_bytes, max(resolved.gradient_bytes, resolved.reduce_bytes)
                 made, share = gradient_made(resolved), resolved.expert_shard_size if what else resolved.shard_size
                 found.append(

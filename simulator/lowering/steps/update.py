@@ -196,9 +196,8 @@ def _norm_group(state: State) -> tuple[str, ...]:
     """Mesh axes of the ranks that hold different gradients: all that split weights, and those that shard states."""
     groups = state.resolved.groups
     sharded = groups.shards if state.resolved.zero_stage else groups.expert
-    apart = (
-        axis for axis in groups.copies if axis in groups.expert
-    )  # their ranks hold the same weights, but for the experts
+    # ranks along these hold the same weights, but for the experts
+    apart = (axis for axis in groups.copies if axis in groups.expert)
     return tuple(dict.fromkeys((*groups.tensor, *sharded, *apart, "pp")))
 
 

@@ -120,6 +120,12 @@ class UnlikeReplicas(Problem[Allocation]):
         """Stages whose times are known."""
         return {}
 
+    @functools.cached_property
+    def _largest_work(self) -> Numbers:
+        """[first layer, layer behind the last] B that stand while the layer with the most of them runs."""
+        ends = range(len(self.work) + 1)
+        return np.array([[self.work[a:b].max(initial=0.0) for b in ends] for a in ends])
+
     def stage_seconds(self, stage: int, node: int, before: int, behind: int) -> Numbers:
         """Return [first layer, layer behind the last] s of a stage on a node, infinite where there is none or it does not fit.
 
@@ -135,8 +141,7 @@ class UnlikeReplicas(Problem[Allocation]):
         size = self.seconds.shape[1]
         first, end = np.arange(size + 1)[:, None], np.arange(size + 1)[None, :]
         held = self.states + self.versions[stage] * self.kept + (self.versions[stage] - 1) * self.weights
-        work = np.array([[self.work[a:b].max(initial=0.0) for b in range(size + 1)] for a in range(size + 1)])
-        fits = _sums(held) + work + self.beside <= self.memory[node]
+        fits = _sums(held) + self._largest_work + self.beside <= self.memory[node]
         there = (first < end) & fits
         there &= (first == 0) if before < 0 else (first > 0)
         there &= (end == size) if behind < 0 else (end < size)
