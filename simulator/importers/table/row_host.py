@@ -104,12 +104,17 @@ def row_graphs(row: Row, experts: bool = False, recomputes: bool = False, sized:
 
 def row_documents(row: Row) -> float | None:
     """Return the mean tokens of the documents packed into a sequence (column document_length, else its code's usual ones); None where
-    nothing is known.
+    nothing is known, and where one fills a sequence.
 
     Raises:
         CannotPlace: less than one token, or no number.
+
+    >>> row_documents({"document_length": "8192", "seq_len": "8192"}), row_documents({"document_length": "1024", "seq_len": "8192"})
+    (None, 1024.0)
     """
     length = number(row, "document_length")
     if length is not None and length < 1:
         raise CannotPlace(f"document_length = {length:g} is less than a token", counts=False)
+    if length is not None and length == number(row, "seq_len"):
+        return None
     return usual_documents(row) if length is None else length
