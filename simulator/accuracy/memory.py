@@ -135,10 +135,15 @@ def _peak(prediction: Prediction, row: Row) -> _Peak:
         rank, which = int(values.argmax()), "fullest rank"
     names = tuple(CATEGORIES[i] for i in counted)
     low, high = prediction.memory_band(rank, names)
+    value = float(values[rank])
+    if kind != "allocated" and not pages_states(row):
+        context = prediction.memory.by_category[rank, CATEGORIES.index("context")] if kind == "device" else 0.0
+        value = max(value, prediction.reserved(rank) + float(context))
+    wider = value / float(values[rank])
     return _Peak(
-        value=float(values[rank]),
-        low=low,
-        high=high,
+        value=value,
+        low=low * wider,
+        high=high * wider,
         how=f"{_WORDS[kind]}, {which}",
         terms=tuple(
             (name, float(prediction.memory.by_category[rank, i])) for name, i in zip(names, counted, strict=True)
