@@ -11,6 +11,7 @@ from simulator.importers.table.row_notes import pages_states
 from simulator.importers.table.rows import CannotPlace, Row, flag, number, text
 from simulator.importers.vocabulary.names import load_names
 from simulator.program.program import CATEGORIES
+from simulator.report.memory import device_bytes
 from simulator.report.prediction import Prediction
 from simulator.units import parse
 
@@ -137,8 +138,8 @@ def _peak(prediction: Prediction, row: Row) -> _Peak:
     low, high = prediction.memory_band(rank, names)
     value = float(values[rank])
     if kind != "allocated" and not pages_states(row):
-        context = prediction.memory.by_category[rank, CATEGORIES.index("context")] if kind == "device" else 0.0
-        value = max(value, prediction.reserved(rank) + float(context))
+        reserved = prediction.reserved(rank)
+        value = max(value, device_bytes(prediction.memory, rank, reserved) if kind == "device" else reserved)
     wider = value / float(values[rank])
     return _Peak(
         value=value,

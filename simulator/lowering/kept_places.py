@@ -29,6 +29,8 @@ microbatches come and go in the same places."""
 _STEPS = 2
 _F, _B, _I, _W = range(4)
 """Kinds of actions, as an order numbers them (`simulator.schedules.action`)."""
+_Key = tuple[int, int, int]
+"""Chunk, microbatch, and which slice or half of it."""
 
 
 def kept_places(workload: Workload, resolved: ResolvedPlan, rank: int, standing: float, states: float) -> float:
@@ -111,24 +113,24 @@ class _Player:
             for _ in range(2):
                 self.memory.ask(size * n / (2.0 * sum(sizes)))
 
-    def _first_actions(self, rank: int) -> Iterator[tuple[int, int, int, float]]:
-        """(kind, chunk, microbatch, part of one) of actions until they have so many events as are played through."""
-        order, events = self._state.order, 0
+    def _first_actions(self, rank: int) -> Iterator[tuple[int, _Key, float]]:
+        """(kind, on what, how much of a microbatch that is) of actions until they have so many events as are played through."""
+        order, events, slices = self._state.order, 0, self._state.resolved.schedule.slices
         first, last = order.rank_offsets[rank : rank + 2].tolist()
         for a in range(first, last):
             chunk = int(order.chunk[a])
-            yield int(order.kind[a]), chunk, int(order.microbatch[a]), float(order.count[a]) / float(order.parts[a])
+            part = order.weight[a] if slices else order.count[a] / order.parts[a]
+            yield int(order.kind[a]), (chunk, int(order.microbatch[a]), int(order.part[a])), float(part)
             events += sum(len(some) for kind in self._state.chunks[chunk].kinds for some in self._asks[kind])
             if events > 2 * _MOST_EVENTS:
                 return
 
     def play(self) -> None:
         """Play the actions through; what is left of microbatches that did not come to their end is given back."""
-        there: dict[tuple[int, int, float], list[_Layer]] = {}
-        for kind, c, microbatch, part in self._actions:
-            key = c, microbatch, part
+        there: dict[_Key, list[_Layer]] = {}
+        for kind, key, part in self._actions:
             if kind == _F:
-                there[key] = self._forward(self._state.chunks[c], part)
+                there[key] = self._forward(self._state.chunks[key[0]], part)
             elif kind == _W:
                 _end(there.pop(key, []))
             elif key in there:

@@ -25,7 +25,15 @@ from simulator.errors import ProgramError
 from simulator.program.program import CATEGORIES, Program, Tensor, bytes_by_category
 from simulator.program.trace import Trace
 
-__all__ = ["LiveTensors", "MemoryReport", "memory_peaks", "memory_timeline", "no_places", "reserved_by"]
+__all__ = [
+    "LiveTensors",
+    "MemoryReport",
+    "device_bytes",
+    "memory_peaks",
+    "memory_timeline",
+    "no_places",
+    "reserved_by",
+]
 
 _UNALLOCATED = ("context", "fragmentation")
 _NOTHING = 2.0**-30
@@ -186,6 +194,11 @@ def reserved_by(report: MemoryReport, rank: int, places: float, capacity: float)
     context, known = (float(row[CATEGORIES.index(name)]) for name in _UNALLOCATED)
     tensors = float(report.allocated[rank])
     return tensors + min(max(places, known), max(known, capacity - context - tensors))
+
+
+def device_bytes(report: MemoryReport, rank: int, reserved: float) -> float:
+    """Return what a driver's tool, such as nvidia-smi, shows of a rank whose allocator holds so much [B]: the context comes to it."""
+    return reserved + float(report.by_category[rank, CATEGORIES.index("context")])
 
 
 def _stood(program: Program) -> NDArray[np.int64]:

@@ -239,9 +239,8 @@ def _layer_cost(
     kept_in_parts = recompute.kind == "full" and style.divides_checkpoints and ctx.tensor > 1 and stream == 1
     input_ways = ctx.tensor if kept_in_parts else stream
     kept, again, rows_of_experts = saved_tensors(ctx, part, recompute, ending, input_ways)
-    widest = widest_output(ctx, part, stream, recompute) + (
-        gathered_bytes(ctx, part)[0] if len(ctx.layout.tensor) > 1 else 0.0
-    )
+    gathered = gathered_bytes(ctx, part)[0] if len(ctx.layout.tensor) > 1 else 0.0
+    widest = widest_output(ctx, part, stream, recompute) + gathered
     starts = [started_by(o.op, graphs, is_layer(kind)) for o in part.operators]
     saved = kept + graph_inputs(rows_of_experts, starts, part.input_bytes / stream)
     waits, once = synchronised and recompute.kind == "full", _once(ctx)
@@ -331,7 +330,9 @@ def _plain(ctx: LayerContext, model: Model, kind: str, sizes: Sizes, vocabulary:
         columns = Dim("vocabulary", vocabulary)
         words = int(ctx.ways((columns,)))
         sharing = ctx.ways((Dim("batch", sequences), Dim("sequence", length), columns))
-        logits = float(sequences * length * vocabulary) / sharing * words  # of the tokens of ranks that share the vocabulary
+        logits = (
+            float(sequences * length * vocabulary) / sharing * words
+        )  # of the tokens of ranks that share the vocabulary
         held = layout.ways((Dim("hidden", model.hidden), columns), MATRICES)
         gradient = precision.element * model.hidden * vocabulary / held
         forward_mark, backward_mark = loss_marks(style, logits, words, precision.element, gradient)
@@ -391,8 +392,7 @@ def _forward(
 ) -> Rows:
     """What a layer runs forward, whatever it makes again; the host waits behind it, or what it keeps is copied to `stacked`."""
     rows, part = Rows(f"{kind}{ending} forward"), _part(ctx, model, kind, sizes, vocabulary)
-    operators = with_kernels(part.operators, ctx.style, _once(ctx))
-    _add(ctx, kind, graphs, rows, operators, write_forward)
+    _add(ctx, kind, graphs, rows, with_kernels(part.operators, ctx.style, _once(ctx)), write_forward)
     if waits:
         synchronise(rows, "forward")
     _stack(rows, stacked, ctx.precision.compute)

@@ -5,7 +5,8 @@ there is none, a new segment is asked of the driver: 20 MiB for a request under 
 segments* the one segment grows at its end by whole pieces of 20 MiB.  What is given back joins free neighbours in its segment; segments
 stay.  Requests under 1 MiB live in segments of their own, of which there are few, and count as they are asked.
 
-Source: pytorch/pytorch c10/cuda/CUDACachingAllocator.cpp (kMinBlockSize, kSmallSize, kMinLargeAlloc, kLargeBuffer, kRoundLarge, should_split).
+Source: pytorch/pytorch c10/cuda/CUDACachingAllocator.cpp (kMinBlockSize, kSmallSize, kMinLargeAlloc, kLargeBuffer, kRoundLarge;
+should_split).
 """
 
 from __future__ import annotations
