@@ -137,9 +137,11 @@ def _peak(prediction: Prediction, row: Row) -> _Peak:
     names = tuple(CATEGORIES[i] for i in counted)
     low, high = prediction.memory_band(rank, names)
     value = float(values[rank])
-    if kind != "allocated" and not pages_states(row):
+    if kind != "allocated":
         reserved = prediction.reserved(rank)
-        value = max(value, device_bytes(prediction.memory, rank, reserved) if kind == "device" else reserved)
+        held = device_bytes(prediction.memory, rank, reserved) if kind == "device" else reserved
+        elsewhere = CATEGORIES.index("optimizer_states") if "optimizer_states" in outside else None
+        value = max(value, held - (0.0 if elsewhere is None else prediction.memory.by_category[rank, elsewhere]))
     wider = value / float(values[rank])
     return _Peak(
         value=value,
