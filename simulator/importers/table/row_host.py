@@ -20,9 +20,11 @@ _WEIGHTS = r"weights, gradients and moments on the host|offload[-_]params?\b|par
 """Words for shards of weights that live there, too: PyTorch's and fairscale's FSDP move weights, gradients and states together."""
 _ACTIVATIONS = (
     r"offload[-_]activations=(?:1|true)|activation offload"
-    r"|activations? (?:of (?P<layers>\d+) layers )?(?:are )?(?:offload\w*|move to the host)"
+    r"|activations? (?:of (?P<layers>\d+) layers )?(?:checkpoints? )?(?:are )?(?:offload\w*|move to the host)"
+    r"|(?<!whether )inputs of layers (?:go|move) to the host|decoder_layer_input(?:=| and \w+ )offload"
 )
-"""Words for activations that wait there, and for how many layers'; those of single operators are not modelled."""
+"""Words for activations that wait there, and for how many layers'; of what runs again whole those are its inputs (MaxText's
+decoder_layer_input).  Those of single operators are not modelled."""
 _GRAPHED = {"attention": "attn", "mlp": "mlp", "router": "moe_router", "preprocess": "moe_preprocess"}
 """Words for parts of layers that CUDA graphs start."""
 _NOT = r"\b(no|without) (cpu )?offload"
