@@ -461,10 +461,13 @@ def test_launches_that_block_are_read_in_a_rows_words() -> None:
     ("framework", "profile"),
     [
         ("NeMo 24.07", "nemo_2024"),
-        ("NVIDIA NeMo Framework 24.12", "nemo_2024"),
+        ("NVIDIA NeMo Framework 24.12", "nemo_25_02"),
         ("NeMo 25.02", "nemo_25_02"),
         ("NeMo 25.09", "nemo"),
     ],
 )
 def test_a_release_in_a_codes_name_is_its_version(framework: str, profile: str) -> None:
-    assert placed(framework=framework, zero_stage="1").fields["framework"] == profile
+    found = placed(
+        framework=framework, zero_stage="1", gpu="H100-80GB-SXM", gpu_mem_gb="80", gpu_peak_bf16_tflops="989"
+    )
+    assert found.fields["framework"] == profile
