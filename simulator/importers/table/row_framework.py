@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from simulator.hardware.compute_coefficients import load_attention_coefficients
 from simulator.importers.table.row_cluster import row_gpu
 from simulator.importers.table.row_notes import keeps_16_bits, words_said
 from simulator.importers.table.rows import CannotPlace, Row, number, text
@@ -146,6 +147,11 @@ def row_attention(row: Row, assumed: list[str]) -> dict[str, Any]:
     if found == "flash2" and "2" not in kernel and told and told < _FLASH_2_SINCE:
         found = "flash1"
         assumed.append(f"attention {kernel!r} is FlashAttention 1 in a run of {told[:4]}-{told[4:]}")
+    if found == "flash3" and not load_attention_coefficients(gpu := row_gpu(row)[0]).runs(found):
+        found = "flash2"
+        assumed.append(
+            f"attention {kernel!r} is flash2 on {gpu.name} (FlashAttention-3 has kernels of its own for Hopper alone)"
+        )
     return {"attention": found} if found else {}
 
 
