@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from simulator.accuracy.attempt import predict
 from simulator.importers.table.row_host import row_documents, row_graphs, row_host
 from simulator.importers.table.row_simulation import row_simulation
 from simulator.importers.table.rows import CannotPlace
@@ -83,3 +84,13 @@ def test_async_tp_cuts_products_in_a_piece_for_each_rank() -> None:
     for words in ("no async TP", "without async TP", "vanilla TP"):
         assert "tensor_parallel_splits" not in placed(quality_note=words, tp="2", seq_parallel="1", dp="").fields
     assert "tensor_parallel_splits" not in placed(overlap="async TP").fields, "nothing to overlap"
+
+
+def test_what_columns_of_the_host_cannot_hold_is_named_with_its_field() -> None:
+    for told, said in (
+        ({"activation_offload": "2.5"}, "activation_offload is a number of layers, but it is 2.5"),
+        ({"parameter_offload": "3"}, "parameter_offload = 3 is outside 0 to 1"),
+        ({"cuda_graphs": "yes"}, "cuda_graphs: expected none or full_iteration"),
+    ):
+        with pytest.raises(CannotPlace, match=said):
+            predict(placed(**told))

@@ -20,7 +20,7 @@ __all__ = [
     "row_loss",
     "row_optimizer",
     "row_states",
-    "updates_in_backward",
+    "row_update",
     "words_said",
     "wraps_whole",
 ]
@@ -115,13 +115,22 @@ def row_states(row: Row, fields: dict[str, Any]) -> dict[str, Any]:
     return out
 
 
-def updates_in_backward(row: Row) -> bool:
-    """Whether a row's words say that weights are updated in the backward pass.
+def row_update(row: Row, zero_stage: int, accumulates: bool, assumed: list[str]) -> dict[str, Any]:
+    """Return fields of the plan where a row's words say that weights are updated in the backward pass, and its plan allows it.
 
-    >>> updates_in_backward({"framework": "torchtune, optimizer in backward"})
-    True
+    >>> assumed: list[str] = []
+    >>> row = {"framework": "torchtune, optimizer in backward"}
+    >>> row_update(row, 0, False, assumed), row_update(row, 0, True, assumed), row_update({}, 0, False, assumed)
+    ({'optimizer_in_backward': True}, {}, {})
     """
-    return bool(re.search(r"(optim\w*|update|step)[ _-](fused )?(in|into)[ _-](the )?(backward|bwd)", words_said(row)))
+    if not re.search(r"(optim\w*|update|step)[ _-](fused )?(in|into)[ _-](the )?(backward|bwd)", words_said(row)):
+        return {}
+    if accumulates or zero_stage in (1, 2):
+        needs = "one microbatch per step" if accumulates else "zero_stage = 0 or 3"
+        assumed.append(f"optimizer_in_backward is left out, though the row's words name it: it needs {needs}")
+        return {}
+    assumed.append("optimizer_in_backward (the row's own words)")
+    return {"optimizer_in_backward": True}
 
 
 def pages_states(row: Row) -> bool:

@@ -6,11 +6,13 @@ import math
 from collections.abc import Mapping
 from pathlib import Path
 
+from pydantic import ValidationError
+
 from simulator.errors import SpecError
 from simulator.specs import CsvRows, read_bytes
 from simulator.units import parse, sane
 
-__all__ = ["CannotPlace", "Row", "count", "flag", "number", "quantity", "read_rows", "text", "told_kind"]
+__all__ = ["CannotPlace", "Row", "count", "first_of", "flag", "number", "quantity", "read_rows", "text", "told_kind"]
 
 Row = Mapping[str, str]
 LARGEST_TABLE = 2**28
@@ -59,6 +61,12 @@ class CannotPlace(Exception):
     def __init__(self, reason: str, counts: bool = True) -> None:
         super().__init__(reason)
         self.reason, self.counts = reason, counts
+
+
+def first_of(error: ValidationError) -> str:
+    """Return what is wrong first, behind the field in which it is."""
+    told = error.errors()[0]
+    return ": ".join((*map(str, told["loc"]), told["msg"].removeprefix("Value error, ")))
 
 
 def read_rows(path: Path) -> list[dict[str, str]]:
