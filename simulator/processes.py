@@ -44,9 +44,9 @@ def processes_of(count: int) -> Helpers:
 def _way_to_start() -> str:
     """Return Python's way to start processes here, but forks only of a process whose one thread of Python forks.
 
-    A fork has all that is loaded at once, which takes a server's processes three seconds, but of locks that another thread holds it waits for
-    ever.  Threads of libraries are no matter, though Python from 3.12 on warns of them, too: OpenBLAS ends its own before a fork (OpenBLAS
-    driver/others/memory.c, openblas_fork_handler), and the engine's compiled loops have none.
+    A fork has all that is loaded at once, which takes a server's processes three seconds, but for locks that another thread holds it
+    waits for ever.  Threads of libraries are no matter, though Python from 3.12 on warns of them, too: OpenBLAS ends its own before a
+    fork (OpenBLAS driver/others/memory.c, openblas_fork_handler), and the engine's compiled loops have none.
     """
     usual = multiprocessing.get_start_method()
     return "forkserver" if usual == "fork" and threading.active_count() > 1 else usual

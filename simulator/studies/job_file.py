@@ -105,7 +105,7 @@ def _data(
         "name": name,
         "workload": workload,
         "plan": plan,
-        "cluster": {"name": cluster.name, "gpus": cluster.world_size},
+        "cluster": {"name": cluster.given_as, "gpus": cluster.world_size},
     }
     return data if isinstance(model, str) else data | {"model": dict(model)}
 
