@@ -38,7 +38,7 @@ def command(
     model: ModelOption = None,
     cluster: ClusterOption = None,
     settings: SetOption = None,
-    output: Annotated[str | None, typer.Option("--output", help="The file to write; - prints it.")] = None,
+    output: Annotated[str | None, typer.Option("--output", "-o", help="The file to write; - prints it.")] = None,
     force: ForceOption = False,
 ) -> None:
     """Write a step as Chakra traces (ASTRA-sim) or a Chrome trace (ui.perfetto.dev), its pipeline order for

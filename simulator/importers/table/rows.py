@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -82,7 +83,13 @@ def read_rows(path: Path) -> list[dict[str, str]]:
     while lines and (lines[0].startswith("#") or not lines[0].strip()):
         lines.pop(0)
     rows: list[dict[str, str]] = []
-    for row in CsvRows(lines, str(path)):
+    table = CsvRows(lines, str(path))
+    names = Counter(name.strip() for name in table.fieldnames or () if name.strip())
+    if twice := [name for name, count in names.items() if count > 1]:
+        raise SpecError(
+            f"{path}: columns have names of their own, but more than one is called {twice[0][:40]!r}. Way out: rename one"
+        )
+    for row in table:
         if None in row or None in row.values():
             raise SpecError(f"{path}, row {len(rows) + 1}: it has not as many fields as the header has columns")
         rows.append({key.strip(): (value or "").strip() for key, value in row.items()})
