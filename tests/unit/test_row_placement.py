@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from simulator.accuracy.attempt import attempt, predict, verdict_outcome
-from simulator.accuracy.nccl import nccl_outcomes
-from simulator.errors import SpecError
-from simulator.importers.table.rows import CannotPlace, read_rows
+from simulator.importers.table.rows import CannotPlace
 from simulator.importers.vocabulary.names import find_gpu, load_names
 from tests.rows import ROW, placed
 
@@ -442,28 +438,3 @@ def test_gpus_of_before_flash_attention_keep_their_scores() -> None:
 
 def test_no_experts_may_be_written_as_a_zero() -> None:
     assert 0 == placed(moe_experts="0", framework="Megatron-LM").workload.model.experts
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("model,tp,tp,n_gpus,step_time_s\nllama3_8b,1,2,8,1\n", "more than one is called 'tp'"),
-        ("model,tp , tp,n_gpus,step_time_s\nllama3_8b,1,2,8,1\n", "more than one is called 'tp'"),
-    ],
-)
-def test_columns_of_one_name_are_refused(tmp_path: Path, text: str, said: str) -> None:
-    table = tmp_path / "runs.csv"
-    table.write_text(text)
-    with pytest.raises(SpecError, match=said):
-        read_rows(table)
-
-
-def test_columns_without_a_name_are_passed_over(tmp_path: Path) -> None:
-    table = tmp_path / "runs.csv"
-    table.write_text(",n_gpus,,step_time_s\n1,8,x,1\n")
-    assert read_rows(table)[0]["n_gpus"] == "8"
-
-
-def test_an_index_of_logs_that_names_none_says_so(tmp_path: Path) -> None:
-    with pytest.raises(SpecError, match="in a column log_id, but a row of this names none"):
-        next(nccl_outcomes([{"collective": "all_reduce"}], tmp_path / "index.csv"))

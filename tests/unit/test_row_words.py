@@ -124,14 +124,6 @@ def test_words_for_attention_kernels(words: str, expected: str) -> None:
     assert expected == placed(attn_kernel=words).fields["attention"]
 
 
-def test_flash_attention_3_is_that_before_it_on_a_gpu_without_its_kernels() -> None:
-    hopper = placed(attn_kernel="FlashAttention v3", gpu="H100-80GB-SXM", gpu_peak_bf16_tflops="989")
-    assert "flash3" == hopper.fields["attention"]
-    ampere = placed(attn_kernel="FlashAttention v3")
-    assert "flash2" == ampere.fields["attention"]
-    assert any("'FlashAttention v3' is flash2 on a100_80gb_sxm" in said for said in ampere.assumed), ampere.assumed
-
-
 def test_a_run_of_unknown_recompute_that_fits_within_the_band_recomputes_nothing() -> None:
     """A run that was published did run: a peak predicted a little above the memory does not mean that it recomputed."""
     tight = {**ROW, "recompute": "unknown", "mbs": "12", "gbs": "96"}
