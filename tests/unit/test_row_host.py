@@ -94,3 +94,27 @@ def test_what_columns_of_the_host_cannot_hold_is_named_with_its_field() -> None:
     ):
         with pytest.raises(CannotPlace, match=said):
             predict(placed(**told))
+
+
+def test_a_column_of_graphs_goes_before_a_published_recipe_and_words_are_told() -> None:
+    run = {
+        "source": "MLPerf Training v4.0",
+        "model": "gpt3-175b",
+        "gpu": "H100-80GB-SXM",
+        "gpu_peak_bf16_tflops": "989",
+    }
+
+    def graphs(**more: str) -> tuple[object, list[str]]:
+        one = placed(**run, **more)
+        return one.fields.get("cuda_graphs"), [said for said in one.assumed if said.startswith(("cuda_graphs", "loss"))]
+
+    recipe, words = graphs()
+    assert recipe == ("attn", "mlp")
+    assert len(words) == 1
+    assert graphs(cuda_graphs="none") == ("none", [])
+    assert graphs(quality_note="no CUDA graphs") == (recipe, words)
+    told = ["loss_chunks = 4 (the row's own words)", "cuda_graphs = full_iteration (the row's own words)"]
+    assert graphs(quality_note="full-iteration CUDA graphs; loss in 4 chunks, chunked loss") == (
+        "full_iteration",
+        [*words, *told],
+    )

@@ -202,12 +202,12 @@ def recipe(row: Row, framework: str, assumed: list[str]) -> dict[str, Any]:
     if found is None:
         return {}
     out: dict[str, Any] = {"framework": found.profile} if found.profile else {}
-    if found.cuda_graphs:
+    if found.cuda_graphs and not text(row, "cuda_graphs"):
         scopes = tuple(scope.strip() for scope in found.cuda_graphs.split(","))
         out["cuda_graphs"] = scopes if len(scopes) > 1 else scopes[0]
     if found.recompute_modules:
         out["recompute_modules"] = tuple(name.strip() for name in found.recompute_modules.split(","))
     out |= {name: value for name in ("schedule", "attention") if (value := getattr(found, name))}
-    words = ", ".join(f"{name} = {value}" for name, value in out.items())
-    assumed.append(f"{words} ({found.source})")
+    if words := ", ".join(f"{name} = {value}" for name, value in out.items()):
+        assumed.append(f"{words} ({found.source})")
     return out
