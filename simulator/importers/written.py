@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ __all__ = ["lost_on_the_way"]
 _PLAIN = (bool, int, float, str, tuple, type(None))
 
 
-def lost_on_the_way(job: Job, text: str, ending: str) -> list[str]:
+def lost_on_the_way(job: Job, text: str, ending: str, in_code: Sequence[str] = ()) -> list[str]:
     """Return which choices are others when settings are read back for the same model and cluster, as "choice: ours, as read: theirs".
 
     Nothing where the job's cluster was made by hand and so has neither a name nor a file.
@@ -28,6 +28,7 @@ def lost_on_the_way(job: Job, text: str, ending: str) -> list[str]:
     Args:
         text: the settings.
         ending: of their file, by which they are known: ".sh", ".toml" or ".json".
+        in_code: what user code says beside them, as settings of a job.
     """
     if not is_path(job.cluster.given_as) and job.cluster.given_as not in names("clusters"):
         return []
@@ -38,7 +39,7 @@ def lost_on_the_way(job: Job, text: str, ending: str) -> list[str]:
         model = Path(folder) / "model.toml"
         model.write_text(spec_toml(job.workload.model, "The model of the job."), encoding="utf-8")
         try:
-            read = load_any_job(str(path), said, str(model), job.cluster.given_as)
+            read = load_any_job(str(path), (*said, *in_code), str(model), job.cluster.given_as)
             theirs = dict(_choices(read))
         except SimulatorError as refusal:
             return [f"they cannot be read back: {refusal}"]

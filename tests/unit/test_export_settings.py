@@ -93,7 +93,25 @@ def test_deepspeed(tmp_path: Path, settings: tuple[str, ...]) -> None:
     text, elsewhere = deepspeed_json(job)
     back = again(tmp_path, "ds.json", text, job, ("cluster.gpus=8",), "llama3_8b")
     alike(job, back)
-    assert "8 GPUs" in elsewhere[0]
+    assert "8 GPUs" in elsewhere[0].words
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        ("pp=2", "plan.zero_stage=1"),
+        ("plan.recompute=full", "plan.zero_stage=3"),
+        ("cp=2", "plan.context_parallel_kind=ring"),
+        ("plan.gradient_exchange=local_sgd", "plan.exchange_every=4"),
+    ],
+)
+def test_what_deepspeeds_user_code_says_is_no_other_plan(settings: tuple[str, ...]) -> None:
+    """The file is read back beside what stands in code, which is told apart."""
+    job = job_from_names("llama3_8b", "dgx_h100", ("cluster.gpus=16", "plan.framework=deepspeed", *settings))
+    text, elsewhere = deepspeed_json(job)
+    in_code = [setting for one in elsewhere for setting in one.settings]
+    assert in_code
+    assert [] == lost_on_the_way(job, text, ".json", in_code)
 
 
 def test_states_on_drives_are_deepspeeds_alone() -> None:
@@ -130,7 +148,7 @@ def test_what_cannot_be_is_refused() -> None:
     for write in (megatron_script, torchtitan_toml):
         with pytest.raises(PlanError, match="trains all weights, but lora_rank = 8"):
             write(low)
-    assert any(said.startswith("adapters of rank 8") for said in deepspeed_json(low)[1])
+    assert any(said.words.startswith("adapters of rank 8") for said in deepspeed_json(low)[1])
     with pytest.raises(PlanError, match="DeepSpeed trains in"):
         deepspeed_json(job_from_names("llama3_8b", "dgx_h100", ["workload.precision=fp8"]))
 
