@@ -309,9 +309,10 @@ def make_job(data: Mapping[str, Any], place: str, name: str, given: Collection[t
     cluster = replace(cluster, parts=cluster.parts + spec.cluster.parts)
     length = spec.workload.sequence_length
     if length is None:
-        length = model.sequence_length
+        length, longest = model.usual_length, model.sequence_length
         if not model.network:
-            assumptions.append(f"sequence_length = {length} (the model's)")
+            whose = "the model's" if length == longest else f"the model takes up to {longest}"
+            assumptions.append(f"sequence_length = {length} ({whose})")
     batch = spec.workload.global_batch_size
     if batch is None:
         replicas = spec.plan.data_parallel or max(1, cluster.world_size // spec.plan.model_parallel_size)

@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import signal
 import threading
+import warnings
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing.connection import Connection
@@ -20,7 +21,7 @@ class Helpers(ProcessPoolExecutor):
 
     def __init__(self, count: int) -> None:
         told, self._tell = multiprocessing.Pipe(duplex=False)
-        super().__init__(count, initializer=_helps, initargs=(told,))
+        super().__init__(count, multiprocessing.get_context(_way_to_start()), initializer=_helps, initargs=(told,))
 
     def leave(self) -> None:
         """End them at once: nobody waits for what they compute."""
@@ -30,13 +31,25 @@ class Helpers(ProcessPoolExecutor):
 
 def processes_of(count: int) -> Helpers:
     """Return so many of them.  A Ctrl-C that comes while they are forked would be lost: it waits until they are there, and ends them."""
-    with _later() as came:
+    with _later() as came, warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)  # `_way_to_start`
         pool = Helpers(count)
         pool.submit(os.getpid)
     if came:
         pool.leave()
         signal.raise_signal(signal.SIGINT)
     return pool
+
+
+def _way_to_start() -> str:
+    """Return Python's way to start processes here, but forks only of a process whose one thread of Python forks.
+
+    A fork has all that is loaded at once, which takes a server's processes three seconds, but for locks that another thread holds it
+    waits for ever.  Threads of libraries are no matter, though Python from 3.12 on warns of them, too: OpenBLAS ends its own before a
+    fork (OpenBLAS driver/others/memory.c, openblas_fork_handler), and the engine's compiled loops have none.
+    """
+    usual = multiprocessing.get_start_method()
+    return "forkserver" if usual == "fork" and threading.active_count() > 1 else usual
 
 
 @contextlib.contextmanager

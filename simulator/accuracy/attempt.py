@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from simulator.accuracy.scores import OUT_OF_MEMORY, Outcome
 from simulator.errors import SimulatorError
 from simulator.importers.table.row_simulation import RowSimulation, row_simulations
-from simulator.importers.table.rows import CannotPlace, Row, text
+from simulator.importers.table.rows import CannotPlace, Row, first_of, text
 from simulator.plan.framework import load_framework
 from simulator.plan.plan import Plan
 from simulator.report.prediction import Prediction
@@ -142,7 +142,7 @@ def predict(placed: RowSimulation) -> tuple[Prediction, tuple[str, ...]]:
         except SimulatorError as error:
             raise CannotPlace(str(error)) from None
         except ValidationError as error:
-            raise CannotPlace(str(error.errors()[0]["msg"])) from None
+            raise CannotPlace(first_of(error)) from None
         if may_fit(prediction):
             break
     if placed.recompute is None:

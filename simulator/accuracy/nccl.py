@@ -39,6 +39,10 @@ def _log_outcomes(row: Row, index: Path, everything: bool) -> list[Outcome]:
     import math
 
     name = text(row, "log_id")
+    if not name:
+        raise SpecError(
+            f"{index}: an index of logs names each, without .csv, in a column log_id, but a row of this names none"
+        )
     path = index.parent / f"{name}.csv"
     lines = _lines(path)
     try:

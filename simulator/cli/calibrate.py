@@ -29,7 +29,9 @@ def command(
         list[Path],
         typer.Argument(metavar="FILE...", help="nccl: logs of nccl-tests, text or JSON, or an index.csv; else CSV."),
     ],
-    output: Annotated[Path | None, typer.Option("--output", metavar="PROFILE.toml", help="The file to write.")] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="PROFILE.toml", help="The file to write.")
+    ] = None,
     force: ForceOption = False,
     gpu: Annotated[str, typer.Option("--gpu", help="The GPU, where the files do not name it.")] = "",
     cluster: Annotated[

@@ -38,7 +38,7 @@ def command(
     model: ModelOption = None,
     cluster: ClusterOption = None,
     settings: SetOption = None,
-    output: Annotated[str | None, typer.Option("--output", help="The file to write; - prints it.")] = None,
+    output: Annotated[str | None, typer.Option("--output", "-o", help="The file to write; - prints it.")] = None,
     force: ForceOption = False,
 ) -> None:
     """Write a step as Chakra traces (ASTRA-sim) or a Chrome trace (ui.perfetto.dev), its pipeline order for
@@ -70,26 +70,26 @@ def _settings(job: Job, form: str) -> str:
     """The settings of a training framework; tells what they cannot say."""
     from simulator.importers.written import lost_on_the_way
 
-    text, ending = _written(job, form)
-    if lost := lost_on_the_way(job, text, ending):
+    text, ending, in_code = _written(job, form)
+    if lost := lost_on_the_way(job, text, ending, in_code):
         note(f"read back, it is another plan ({'; '.join(lost)})")
     return text
 
 
-def _written(job: Job, form: str) -> tuple[str, str]:
-    """(settings, ending of their file)."""
+def _written(job: Job, form: str) -> tuple[str, str, tuple[str, ...]]:
+    """(settings, ending of their file, what stands in user code); tells the last."""
     if form == "megatron":
         from simulator.importers.write_megatron import megatron_script
 
-        return megatron_script(job), ".sh"
+        return megatron_script(job), ".sh", ()
     from simulator.importers.write_others import deepspeed_json, torchtitan_toml
 
     if form == "torchtitan":
-        return torchtitan_toml(job), ".toml"
+        return torchtitan_toml(job), ".toml", ()
     text, elsewhere = deepspeed_json(job)
     for line in elsewhere:
-        note(f"not in this file, but in user code: {line}")
-    return text, ".json"
+        note(f"not in this file, but in user code: {line.words}")
+    return text, ".json", tuple(setting for line in elsewhere for setting in line.settings)
 
 
 def _write_chrome(job: Job, path: str) -> None:

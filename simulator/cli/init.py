@@ -22,7 +22,9 @@ def command(
     sequence_length: Annotated[
         int | None, typer.Option("--sequence-length", help="Tokens per sequence; default: the model's, at most 8,192.")
     ] = None,
-    output: Annotated[str, typer.Option("--output", metavar="FILE", help="File to write; - prints it.")] = "job.toml",
+    output: Annotated[
+        str, typer.Option("--output", "-o", metavar="FILE", help="File to write; - prints it.")
+    ] = "job.toml",
     force: ForceOption = False,
 ) -> None:
     """Write a commented job file that runs as it is: a simple plan that fits the cluster."""

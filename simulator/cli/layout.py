@@ -45,7 +45,8 @@ def command(
         int | None, typer.Option("--batch", metavar="N", help="Sequences; default: one for every part of the batch.")
     ] = None,
     sequence: Annotated[
-        int | None, typer.Option("--sequence", metavar="N", help="Tokens of a sequence; default: the model's.")
+        int | None,
+        typer.Option("--sequence", metavar="N", help="Tokens of a sequence; default: the model's, at most 8,192."),
     ] = None,
     cluster: Annotated[
         str | None, typer.Option("--cluster", metavar="C", help="Add seconds on this cluster (dtsim list clusters).")

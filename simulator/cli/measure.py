@@ -22,7 +22,9 @@ KINDS = ("gemm", "attention", "memory", "nccl", "overlap", "machine")
 
 def command(
     kind: Annotated[str, typer.Argument(metavar="KIND", help=" | ".join(KINDS))],
-    output: Annotated[Path, typer.Option("--output", metavar="DIR", help="Folder to write to.")] = Path("measured"),
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="DIR", help="Folder to write to.")] = Path(
+        "measured"
+    ),
     quick: Annotated[bool, typer.Option("--quick", help="Fewer and smaller cases.")] = False,
     force: ForceOption = False,
     as_json: JsonOption = False,

@@ -26,7 +26,7 @@ from simulator.costs.memory_bound import (
     memory_bound_seconds,
     memory_bound_sigma,
 )
-from simulator.errors import ProgramError, SpecError
+from simulator.errors import ProgramError, SpecError, refuse
 from simulator.hardware.cluster import Cluster
 from simulator.hardware.compute_coefficients import (
     AttentionCoefficients,
@@ -359,6 +359,13 @@ def _attention_price(
     shape: tuple[int, ...], call: AttentionCall, direction: str, dtype: str, gpu: Gpu, numbers: AttentionCoefficients
 ) -> tuple[float, float]:
     """Seconds and sigma of an attention kernel."""
+    if not numbers.runs(call.kernel):
+        refuse(
+            "an attention kernel runs on the chips that it was written for",
+            f"attention = {call.kernel!r}, and GPU {gpu.name!r} ({gpu.architecture}) has "
+            f"{', '.join(sorted({*numbers.kernels, *numbers.libraries}))} (calibration {numbers.name!r})",
+            "attention = 'flash2'",
+        )
     sequences, heads, length, width = shape
     value = attention_seconds(
         sequences,

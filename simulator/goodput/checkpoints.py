@@ -18,6 +18,8 @@ from simulator.hardware.checkpoint import Checkpoint
 from simulator.hardware.cluster import Cluster
 from simulator.hardware.host import load_host_coefficients
 from simulator.job import Job
+from simulator.options.option import chosen
+from simulator.plan.framework import load_framework
 from simulator.program.program import CATEGORIES
 from simulator.report.prediction import Prediction
 from simulator.workload.optimizers import OPTIMIZERS, optimizer_cost
@@ -73,7 +75,8 @@ def checkpoint_bytes(job: Job, prediction: Prediction) -> float:
     """
     numbers = job.workload.numbers
     master = _MASTER if numbers.master_weights else 0.0
-    if job.plan.splits_master_weights:
+    halves = chosen(job.plan, load_framework(job.plan.framework), "splits_master_weights")
+    if halves and master and numbers.compute == "bf16":
         master -= numbers.element
     model, name = job.workload.model, job.workload.optimizer
     tables = model.vocabulary * model.hidden * (1 if model.tied_embeddings else 2)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
@@ -17,7 +17,7 @@ from simulator.hardware.parts import NORMAL, Pace, Part
 from simulator.hardware.power import Power
 from simulator.hardware.reliability import Reliability
 from simulator.remembered import hashed_once
-from simulator.specs import Count, Listed, Name, NamedSpec, Names, Spec, load_named
+from simulator.specs import Count, Listed, Name, NamedSpec, Names, Spec, is_path, load_named
 from simulator.units import Bytes, BytesPerSecond, DollarsPerHour, Seconds, Watts
 
 __all__ = [
@@ -184,7 +184,8 @@ class Cluster:
 
     `levels` go from innermost to outermost and end with the first that holds the whole job: a job within one node has
     only the node level.  `network` is one NIC's link, None without a network.  `parts` differ from the rest; `pace` is how
-    fast its GPUs run what is priced.  `changes` are what its files did not say.
+    fast its GPUs run what is priced.  `changes` are what its files did not say; `path` is that of its file, where this was
+    given in place of a name.
     """
 
     name: str
@@ -200,6 +201,12 @@ class Cluster:
     parts: tuple[Part, ...] = ()
     pace: Pace = NORMAL
     changes: ClusterChanges = ClusterChanges()
+    path: str = field(default="", compare=False)
+
+    @property
+    def given_as(self) -> str:
+        """What `load_cluster` takes for it: the path of its file where it has no name that is known, else its name."""
+        return self.path or self.spec.name
 
     @property
     def uncapped_gpu(self) -> Gpu:
@@ -254,7 +261,7 @@ class Cluster:
         8
         """
         built = build_cluster(self.spec, self.gpu, self.node, self.link, self.host_link, self.network, gpus)
-        return replace(built, parts=self.parts, pace=self.pace, changes=self.changes)
+        return replace(built, parts=self.parts, pace=self.pace, changes=self.changes, path=self.path)
 
 
 def load_node(name: str) -> Node:
@@ -293,7 +300,7 @@ def load_cluster(name: str, gpus: int | None = None, changes: ClusterChanges | N
     gpu, link, host_link, *network = _refer(f"node {node.name!r}", wanted)
     size = spec.nodes * node.gpus if gpus is None else gpus
     built = build_cluster(spec, gpu, node, link, host_link, network[0] if network else None, size)
-    return built if changes is None else replace(built, changes=changes)
+    return replace(built, changes=changes or built.changes, path=name if is_path(name) else "")
 
 
 def _changed_node(node: Node, changes: dict[str, Any]) -> Node:

@@ -227,11 +227,11 @@ class AttentionKernel(Spec):
 
 
 class AttentionCoefficients(_Calibration):
-    """Numbers of the attention model (see `costs/attention.py`): one entry per kernel name.
+    """Numbers of the attention model (see `costs/attention.py`): one entry per kernel that runs on these chips.
 
     Args:
         kernels: by name (flash1, flash2, flash2_torch, flash3, cudnn, cudnn_2024, cudnn_mxfp8,
-            memory_efficient).
+            memory_efficient); one that is left out was written for other chips.
         libraries: what a library takes on this architecture: te (Transformer Engine), te_2024 (with the cuDNN of that year),
             te_mxfp8 (of operands in 8 bits), sdpa (PyTorch from 2.11 on), sdpa_2025 (PyTorch before) -> a kernel.
         bandwidth_fraction: achievable share of the memory bandwidth.
@@ -250,16 +250,19 @@ class AttentionCoefficients(_Calibration):
     issue_reference: NotNegative = 0.0
     clock: Clock
 
+    def runs(self, name: str) -> bool:
+        """Return whether these chips have a kernel, or one that this library takes here."""
+        return self.libraries.get(name, name) in self.kernels
+
     def kernel(self, name: str) -> AttentionKernel:
         """Return the numbers of a kernel, or of the one that a library takes here.
 
         Raises:
             UnknownNameError: the file has no such kernel.
         """
-        kernel = self.libraries.get(name, name)
-        if kernel not in self.kernels:
+        if not self.runs(name):
             raise UnknownNameError("attention kernel", name, {*self.kernels, *self.libraries})
-        return self.kernels[kernel]
+        return self.kernels[self.libraries.get(name, name)]
 
 
 class MemoryBoundCoefficients(_Calibration):

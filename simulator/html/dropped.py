@@ -21,11 +21,10 @@ from simulator.job import make_job
 from simulator.lowering import resolve
 from simulator.specs.toml_text import parse_toml
 from simulator.studies.other_plan import with_a_plan
+from simulator.workload.model import LONGEST_UNASKED
 
 __all__ = ["read_dropped"]
 
-_LONGEST = 8192
-"""Tokens of a sequence at most, where only the model's own limit is known."""
 _DEGREES = ("tensor_parallel", "context_parallel", "pipeline_parallel", "data_parallel")
 
 
@@ -82,7 +81,11 @@ def _job(imported: Imported, name: str, page: Controls) -> dict[str, Any]:
     if model:
         data["model"] = model
         length = model.get("sequence_length")
-        own = min(int(length), _LONGEST) if isinstance(length, int) and found.get("model") else page.sequence_length
+        own = (
+            min(int(length), LONGEST_UNASKED)
+            if isinstance(length, int) and found.get("model")
+            else page.sequence_length
+        )
         data["workload"].setdefault("sequence_length", own)
     else:
         data["workload"].setdefault("model", page.model)

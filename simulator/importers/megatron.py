@@ -41,7 +41,7 @@ NO_EFFECT = {
     "use_mcore_models", "distributed_backend", "norm_epsilon", "layernorm_epsilon", "apply_layernorm_1p", "apply_query_key_layer_scaling",
     "attention_softmax_in_fp32", "override_opt_param_scheduler", "use_checkpoint_args", "eod_mask_loss", "make_vocab_size_divisible_by",
     "calculate_per_token_loss", "no_create_attention_mask_in_dataloader", "use_dist_ckpt", "no_check_for_nan_in_loss_and_grad",
-    "finetune", "bert_no_binary_head", "moe_grouped_gemm",
+    "finetune", "bert_no_binary_head", "moe_grouped_gemm", "is_hybrid_model",
     "moe_token_drop_policy", "fp8_amax_history_len", "fp8_amax_compute_algo", "fp8_margin", "fp8_interval", "enable_experimental",
     "masked_softmax_fusion", "overlap_p2p_comm", "decoupled_lr", "decoupled_min_lr",
     "no_position_embedding", "group_query_attention", "local_rank", "disable_msc", "ddp_average_in_collective", "position_embedding_type",

@@ -47,7 +47,7 @@ _PROGRAMS = {
     "pretrain_t5.py": (_T5, "BertWordPieceLowerCase"),
 }
 """Megatron's programs -> the architecture that they train ("": a decoder), and the tokenizer that they take when none is named."""
-_PATTERN = {"M": ("mamba2", False), "*": ("full", False), "-": ("none", True)}
+_PATTERN = {"M": ("mamba2", False), "*": ("full", False), "-": ("none", True), "E": ("none", True)}
 
 
 def usual_tokenizer(launched: str) -> str:
@@ -301,7 +301,8 @@ def _sparse_layers(settings: Settings, findings: Findings, entry: Entry) -> None
 
 
 def _pattern(settings: Settings, findings: Findings) -> None:
-    """hybrid_layer_pattern: a letter per layer, M a Mamba-2 mixer, * attention, - an MLP."""
+    """hybrid_layer_pattern: a letter per layer, M a Mamba-2 mixer, * attention, - an MLP, E experts
+    (core/ssm/mamba_hybrid_layer_allocation.py)."""
     entry = settings.take("hybrid_layer_pattern", "hybrid_override_pattern")
     if entry is None:
         return
@@ -309,6 +310,12 @@ def _pattern(settings: Settings, findings: Findings) -> None:
     if not letters or set(letters) - set(_PATTERN):
         settings.refuse(entry, "known letters: " + " ".join(_PATTERN))
         return
+    if {"-", "E"} <= set(letters):
+        settings.refuse(entry, "experts in layers without a regular order are not modelled")
+        return
+    stack = settings.take("spec")
+    if stack is not None and "mamba_stack_spec" not in str(stack.value):
+        settings.refuse(stack)
     settings.put("model.layers", entry, len(letters))
     settings.put("model.mixers", entry, [_PATTERN[letter][0] for letter in letters])
     settings.put("model.mlps", entry, [_PATTERN[letter][1] for letter in letters])

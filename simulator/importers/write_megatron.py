@@ -9,6 +9,7 @@ from simulator.errors import PlanError
 from simulator.job import Job
 from simulator.lowering import resolve
 from simulator.lowering.steps.assign import assign_layers
+from simulator.workload.model import Model
 
 __all__ = ["megatron_script"]
 
@@ -17,6 +18,15 @@ _SHARDING = {2: "optim_grads", 3: "optim_grads_params"}
 _FP8 = {"fp8": "delayed", "fp8_current": "tensorwise", "fp8_block": "blockwise", "mxfp8": "mxfp8"}
 _BACKENDS = {"flash2": "flash", "unfused": "unfused"}
 _SCHEDULES = ("one_f_one_b", "interleaved_1f1b", "combined_1f1b")
+_LETTERS = {
+    ("mamba2", False, False): "M",
+    ("full", False, False): "*",
+    ("none", True, False): "-",
+    ("none", True, True): "E",
+}
+"""(mixer, whether it has an MLP, of experts) of a layer -> its letter in a pattern of Megatron's hybrids."""
+_CONVOLVED = 4
+"""Tokens that a layer with a state convolves (core/ssm/mamba_mixer.py: d_conv)."""
 _POSITIONS = {"learned": "learned_absolute", "rotary": "rope", "none": "none"}
 _SAID = {
     "tensor_parallel", "context_parallel", "context_parallel_kind", "context_parallel_inner", "pipeline_parallel", "data_parallel",
@@ -66,7 +76,7 @@ def megatron_script(job: Job) -> str:
         f"    --vocab-size {model.vocabulary}",
         ")",
         "",
-        "torchrun --nproc_per_node $GPUS_PER_NODE --nnodes $NNODES pretrain_gpt.py \\",
+        f"torchrun --nproc_per_node $GPUS_PER_NODE --nnodes $NNODES pretrain_{'mamba' if _letters(model) else 'gpt'}.py \\",
         '    "${MODEL_ARGS[@]}" \\',
         '    "${PARALLEL_ARGS[@]}" \\',
         '    "${TRAINING_ARGS[@]}" \\',
@@ -120,9 +130,26 @@ def _model(job: Job) -> Iterator[tuple[str, Any]]:
         yield "untie-embeddings-and-output-weights", True
     if m.window:
         yield "window-size", f"{m.window - 1},0"
+    if m.window and set(m.layer_mixers) == {"window", "full"}:
+        yield "window-attn-skip-freq", "[" + ",".join(str(int(mixer == "window")) for mixer in m.layer_mixers) + "]"
+    if letters := _letters(m):
+        yield "is-hybrid-model", True
+        yield "hybrid-override-pattern", f'"{letters}"'
+        yield "spec", "megatron.core.models.mamba.mamba_layer_specs mamba_stack_spec"
+        yield "mamba-state-dim", m.ssm_state
+        yield "mamba-head-dim", m.ssm_head_dim
+        yield "mamba-num-groups", m.ssm_groups
+        yield "mamba-num-heads", m.ssm_heads
     yield from _experts(job)
     if m.mtp_layers:
         yield "mtp-num-layers", m.mtp_layers
+
+
+def _letters(m: Model) -> str:
+    """The layers of a hybrid of states and attention, a letter each; "" of other models."""
+    layers = zip(m.layer_mixers, m.layer_mlps, m.moe_layers, strict=True)
+    letters = [_LETTERS.get(layer, "") for layer in layers] if "mamba2" in m.layer_mixers else []
+    return "".join(letters) if all(letters) else ""
 
 
 def _experts(job: Job) -> Iterator[tuple[str, Any]]:
@@ -134,7 +161,7 @@ def _experts(job: Job) -> Iterator[tuple[str, Any]]:
     yield "moe-ffn-hidden-size", m.expert_ffn
     if m.shared_expert_ffn:
         yield "moe-shared-expert-intermediate-size", m.shared_expert_ffn
-    if not all(m.moe_layers):
+    if not all(m.moe_layers) and not _letters(m):
         yield "moe-layer-freq", "[" + ",".join(str(int(sparse)) for sparse in m.moe_layers) + "]"
     if m.expert_groups:
         yield "moe-router-num-groups", m.expert_groups
@@ -285,8 +312,12 @@ def _without_flags(job: Job) -> Iterator[str]:
         yield f"workload.precision = {job.workload.precision}"
     if job.workload.optimizer not in ("adam", "sgd"):
         yield f"workload.optimizer = {job.workload.optimizer}"
-    if m.mixers and set(m.layer_mixers) != {"full"} and set(m.layer_mixers) != {"window"}:
+    if not set(m.layer_mixers) <= {"full", "window"} and not _letters(m):
         yield f"model.mixers = {list(m.mixers)}"
+    if m.rotary_scale != 1:
+        yield f"model.rotary_scale = {m.rotary_scale}"
+    if m.conv_width not in (0, _CONVOLVED):
+        yield f"model.conv_width = {m.conv_width}"
     for name in ("post_norms", "clamped_gate", "attention_gate"):
         if getattr(m, name):
             yield f"model.{name}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from simulator.errors import PlanError
 from simulator.importers.known_models import model_table
@@ -17,7 +17,7 @@ from simulator.specs.toml_text import toml_value
 from simulator.units import BYTES_PER_ELEMENT
 from simulator.workload.model import Model, load_model
 
-__all__ = ["deepspeed_json", "torchtitan_toml"]
+__all__ = ["InCode", "deepspeed_json", "torchtitan_toml"]
 
 _PYTORCH = {"one_f_one_b": "1F1B", "gpipe": "GPipe", "interleaved_1f1b": "Interleaved1F1B", "looped_bfs": "LoopedBFS",
             "zb_interleaved": "InterleavedZeroBubble", "zbv": "ZBVZeroBubble", "dualpipev": "DualPipeV"}  # fmt: skip
@@ -166,8 +166,15 @@ def _check_shards(plan: Plan, code: str) -> None:
         )
 
 
-def deepspeed_json(job: Job) -> tuple[str, tuple[str, ...]]:
-    """Return (ds_config.json, what user code must say: pipeline and tensor degrees, recompute).
+class InCode(NamedTuple):
+    """What user code says, not the file: in words, and as settings of a job that is read from the file alone."""
+
+    words: str
+    settings: tuple[str, ...] = ()
+
+
+def deepspeed_json(job: Job) -> tuple[str, tuple[InCode, ...]]:
+    """Return (ds_config.json, what user code must say: the pipeline's degree, recompute, exchanges).
 
     Raises:
         PlanError: a precision that DeepSpeed does not have.
@@ -227,20 +234,25 @@ def _optimizer(name: str, exchange: str) -> str:
     return _OPTIMIZERS.get(name, "AdamW")
 
 
-def _elsewhere(job: Job) -> Iterator[str]:
-    """What user code says, not the file."""
+def _elsewhere(job: Job) -> Iterator[InCode]:
     p, m = job.plan, job.workload.model
-    yield f"model {m.name}, sequences of {job.workload.sequence_length} tokens, {job.cluster.world_size} GPUs"
+    yield InCode(f"model {m.name}, sequences of {job.workload.sequence_length} tokens, {job.cluster.world_size} GPUs")
     if m.lora_rank:
         rest = f", the rest in {m.frozen_format}" if m.frozen_format else ""
-        yield f"adapters of rank {m.lora_rank} beside {', '.join(m.lora_modules)}{rest}"
+        yield InCode(f"adapters of rank {m.lora_rank} beside {', '.join(m.lora_modules)}{rest}")
     if p.pipeline_parallel > 1:
-        yield f"PipelineModule(num_stages={p.pipeline_parallel})"
+        yield InCode(
+            f"PipelineModule(num_stages={p.pipeline_parallel})", (f"plan.pipeline_parallel={p.pipeline_parallel}",)
+        )
     if p.recompute not in (None, "none"):
-        yield f"recompute = {p.recompute}"
+        yield InCode(f"recompute = {p.recompute}", (f"plan.recompute={p.recompute}",))
     if p.gradient_exchange == "one_bit":
-        yield "OneBitAdam: freeze_step, the steps before compression"
+        yield InCode("OneBitAdam: freeze_step, the steps before compression")
     elif p.gradient_exchange not in (None, "all_reduce"):
-        yield f"gradient_exchange = {p.gradient_exchange}"
+        fields = ("gradient_exchange", *(name for name in type(p).model_fields if name.startswith("exchange_")))
+        given = [f"{name} = {toml_value(value)}" for name in fields if (value := getattr(p, name)) is not None]
+        yield InCode(", ".join(given), tuple(f"plan.{one}" for one in given))
     if p.context_parallel > 1 and p.context_parallel_kind != "ulysses":
-        yield f"context_parallel = {p.context_parallel} ({p.context_parallel_kind or 'ring'})"
+        kind = p.context_parallel_kind or "ring"
+        settings = (f"plan.context_parallel={p.context_parallel}", f"plan.context_parallel_kind={kind}")
+        yield InCode(f"context_parallel = {p.context_parallel} ({kind})", settings)

@@ -196,7 +196,8 @@ class Plan(Spec):
     runs again (Pa of ZeRO-R, arXiv 1910.02054, section 6.1)."""
     attention: Annotated[Attention | None, KERNELS, FrameworkDefault("attention")] = None
     """Attention kernel; "sdpa" is PyTorch's from 2.11 on, which takes cuDNN's on Hopper and Blackwell, "sdpa_2025" that of releases
-    before; "te" is Transformer Engine's, which takes it too; "unfused" has all scores in memory, "chunked" those of 1,024 queries and
+    before; "te" is Transformer Engine's, which takes it too; "flash3" is Hopper's alone (its package takes the instructions of "flash2" on
+    Ampere and Ada: Dao-AILab/flash-attention issue 1049); "unfused" has all scores in memory, "chunked" those of 1,024 queries and
     sqrt(n) keys at a time (arXiv 2112.05682)."""
     fused_cross_entropy: Annotated[bool | None, KERNELS, FrameworkDefault("fused_cross_entropy")] = None
     """Whether the loss is computed without an fp32 copy of all logits."""

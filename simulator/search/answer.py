@@ -222,6 +222,11 @@ class Answer(Tabular):
         return Section(
             title=f"{self.space.job.name}: {plans} in {show(self.seconds, 's')} ({self.strategy})",
             lines=(
+                *(
+                    []
+                    if any(name.startswith("workload.") for name in self.space.ranges)
+                    else [self.space.job.workload.batch_words]
+                ),
                 f"least {_OBJECTIVE[self.objective]} of those that fit {need}",
                 self.counts,
                 proof,

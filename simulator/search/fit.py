@@ -78,13 +78,8 @@ class Fit:
         if self.answer is None or self.plan is None or self.job is None:
             return [Section(title=f"{self.question}: nothing fits", lines=(self.refusal, cost))]
         plan, model, work = self.plan, self.job.workload.model, self.job.workload
-        batch = (
-            f"sequences of {work.sequence_length:,}, {work.global_batch_size:,}"
-            if not model.network
-            else work.batch_words
-        )
         lines = (
-            f"{model.name}: {model.parameters:,} parameters, {model.depth} layers, {batch} per step",
+            f"{model.name}: {model.parameters:,} parameters, {model.depth} layers, {work.batch_words}",
             f"on {self.job.cluster.world_size:,} GPUs of {self.job.cluster.name}",
             f"quickest plan that fits: {' '.join(plan.settings) or 'as the job has it'}",
             f"{show(plan.step_time, 's')} per step ({show(plan.low, 's')} to {show(plan.high, 's')}), {show(plan.peak_memory, 'B')} of "

@@ -44,7 +44,7 @@ def job_text(job: Job, found: Sequence[str] = ()) -> str:
     spread = job.cluster.spec.gpu_spread
     parts = [part.model_dump(exclude_unset=True, exclude_none=True, context=WRITTEN) for part in job.cluster.parts]
     cluster = {
-        "name": job.cluster.spec.name,
+        "name": job.cluster.given_as,
         "gpus": job.cluster.world_size,
         "gpu_spread": spread,
         **job.cluster.changes.model_dump(exclude_none=True, context=WRITTEN),

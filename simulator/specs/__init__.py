@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from simulator.specs.extends import Resolved, lineage, resolve
 from simulator.specs.files import CsvRows, read_bytes, replacing, write_text
-from simulator.specs.folders import KINDS, data_roots, find_spec, names, working_folder
+from simulator.specs.folders import KINDS, data_roots, find_spec, is_path, names, working_folder
 from simulator.specs.loading import (
     Count,
     ExtendingSpec,
@@ -42,6 +42,7 @@ __all__ = [
     "data_roots",
     "files_as_they_are",
     "find_spec",
+    "is_path",
     "key_lines",
     "lineage",
     "load_all",

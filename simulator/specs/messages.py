@@ -76,6 +76,8 @@ def _rule(item: ErrorDetails) -> str:
         "list_type": f"expected a list in [ ]{got}",
         "tuple_type": f"expected a list in [ ]{got}",
         "finite_number": "expected a finite number",
+        "too_short": f"expected {context.get('min_length')} or more in the list, got {context.get('actual_length')}",
+        "too_long": f"expected {context.get('max_length')} or fewer in the list, got {context.get('actual_length')}",
         "string_too_short": "expected text that is not empty",
         "string_too_long": f"expected at most {context.get('max_length')} characters",
         "greater_than_equal": f"expected at least {context.get('ge')}",

@@ -12,7 +12,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
+from simulator.costs.tables import machine_of
 from simulator.errors import PlanError, SimulatorError
+from simulator.hardware.cluster import Cluster
 from simulator.job import Job
 from simulator.lowering import ResolvedPlan, resolve
 from simulator.plan.plan import Plan
@@ -50,7 +52,6 @@ _OF_FSDP: dict[str, Any] = {
 """Settings that only ZeRO-3 has."""
 _UNSHARDED: dict[str, Any] = {"shard_size": None, "shard_across_experts": None}
 """Settings that only sharded states have."""
-_FLASH3_GPUS = ("hopper",)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,7 +160,7 @@ def neighbours(job: Job) -> list[Change]:
         *_memory_changes(now),
         *(() if now.stages else _degree_changes(job, now)),
         *_pipeline_changes(now),
-        *_kernel_changes(now, job.cluster.gpu.architecture),
+        *_kernel_changes(now, job.cluster),
     )
     return [change for change in offered if _can_be(job, change)]
 
@@ -264,7 +265,7 @@ def chunks_for(schedule: Any, shape: Shape) -> int | None:
     return None
 
 
-def _kernel_changes(now: ResolvedPlan, architecture: str) -> Iterator[Change]:
+def _kernel_changes(now: ResolvedPlan, cluster: Cluster) -> Iterator[Change]:
     if now.data_parallel > 1 and now.zero_stage < 3 and not now.overlap_gradients:
         yield Change(name="gradient reduction beside the backward pass", plan={"overlap_gradients": True})
     if now.zero_stage in (1, 2) and not now.overlap_parameters:
@@ -272,5 +273,5 @@ def _kernel_changes(now: ResolvedPlan, architecture: str) -> Iterator[Change]:
     if now.tensor_parallel > 1 and now.framework.tensor_parallel_overlap and not now.overlap_tensor_parallel:
         yield Change(name="tensor-parallel collectives beside GEMMs", plan={"overlap_tensor_parallel": True})
     for kind in _BETTER_ATTENTION.get(now.style.attention, ()):
-        if kind != "flash3" or architecture in _FLASH3_GPUS:
+        if machine_of(cluster).attention.runs(kind):
             yield Change(name=f"attention kernel {kind}", plan={"attention": kind})

@@ -173,7 +173,7 @@ class Guide:
             title=f"{work.model.name} on {cluster.world_size:,} GPUs of {cluster.name}: {self.machine}{wires}",
             lines=(
                 f"{fits}; {layer}",
-                f"{work.batch_words} per step",
+                work.batch_words,
                 *self._advice(),
             ),
         )

@@ -23,7 +23,6 @@ from simulator.workload.model import Model, load_model
 
 __all__ = ["JobFileText", "write_job"]
 
-_MOST_SEQUENCE = 8192
 _PER_GPU = 4
 _MOST_TOKENS = 2**24
 """Tokens of a step beyond which a GPU gets fewer than `_PER_GPU` sequences."""
@@ -48,13 +47,14 @@ def write_job(
         model: a model's name, or a table [model] (see `hugging_face.model_from_config`).
         cluster: a cluster's name.
         gpus: how many GPUs; None = the cluster's own size.
-        sequence_length: tokens; None = the model's, at most 8192.
+        sequence_length: tokens; None = the model's, at most 8192 (`Model.usual_length`).
 
     Raises:
         SimulatorError: an unknown name, or no plan that the rules allow.
     """
     hardware = load_cluster(cluster, gpus)
-    length = sequence_length or min(_length(model), _MOST_SEQUENCE)
+    described = load_model(model) if isinstance(model, str) else validate_spec(model, Model, "table [model]")
+    length = sequence_length or described.usual_length
     plan: dict[str, Any] = {"framework": "megatron_core"}
     start = _data(name, model, hardware, length, plan)
     answer, found = proposed(make_job(start, "dtsim init", name))
@@ -63,15 +63,8 @@ def write_job(
     made = answer.space.job_of(found.point)
     data = _data(name, model, hardware, length, _plan(made, found.point.values) | plan)
     prediction = simulate_job(make_job(data, "dtsim init", name))
-    text = _text(data, prediction, _length(model))
+    text = _text(data, prediction, described.sequence_length)
     return JobFileText(text=text, job=make_job(tomllib.loads(text), "dtsim init", name), prediction=prediction)
-
-
-def _length(model: str | Mapping[str, Any]) -> int:
-    """Tokens per sequence of a model."""
-    if isinstance(model, str):
-        return load_model(model).sequence_length
-    return validate_spec(model, Model, "table [model]").sequence_length
 
 
 def _plan(job: Job, chosen: Mapping[str, Any]) -> dict[str, Any]:
@@ -112,7 +105,7 @@ def _data(
         "name": name,
         "workload": workload,
         "plan": plan,
-        "cluster": {"name": cluster.name, "gpus": cluster.world_size},
+        "cluster": {"name": cluster.given_as, "gpus": cluster.world_size},
     }
     return data if isinstance(model, str) else data | {"model": dict(model)}
 

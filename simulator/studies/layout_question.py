@@ -188,7 +188,7 @@ def answer_layout(
         )
     known = model_named(model)
     sequences = _positive("--batch", batch, asked.batch)
-    length = _positive("--sequence", sequence, known.sequence_length)
+    length = _positive("--sequence", sequence, known.usual_length)
     if length > known.most_tokens:
         raise SpecError(
             f"--sequence {length}: the model's position table ends at {known.sequence_length} tokens. Way out: no more than these"

@@ -92,7 +92,7 @@ def model_ways(model: Model, cluster: str, devices: int, microbatch: int, microb
             "Way out: a decoder, such as gpt3_2_7b"
         )
     model_kinds = ("embedding", *model.layer_kinds, "head")
-    blocks = {block.kind: block for block in model_blocks(model, microbatch, model.sequence_length, model.vocabulary)}
+    blocks = {block.kind: block for block in model_blocks(model, microbatch, model.usual_length, model.vocabulary)}
     size = blocks["head"].graph.inputs[0].bytes
     ways = {kind: _ways(blocks[kind], size, cluster, devices, microbatches) for kind in dict.fromkeys(model_kinds)}
     nodes = [CostNode(name="0", kind="embedding", ways=tuple(replace(way, gathers=()) for way in ways["embedding"]))]

@@ -257,7 +257,7 @@ def _layout(of: str, asked: Asked) -> Layouts:
     batch = 1 if asked.batch is None else asked.batch
     if batch < 1:
         raise SpecError(f"--batch is 1 sequence or more, got {batch}")
-    blocks = model_blocks(model, batch, model.sequence_length, model.vocabulary)
+    blocks = model_blocks(model, batch, model.usual_length, model.vocabulary)
     graph = max(blocks, key=lambda block: block.count).graph
     return make_layouts(graph, read_mesh(asked.mesh), math.inf if asked.memory is None else asked.memory)
 

@@ -10,8 +10,10 @@ from simulator.workload.counts import counts, forward_products, module_weights, 
 from simulator.workload.layer_kind import DECODER_EMBEDDING, MTP_HEAD, MTP_LAYER, LayerKind
 from simulator.workload.model_fields import ModelFields
 
-__all__ = ["Model", "load_model"]
+__all__ = ["LONGEST_UNASKED", "Model", "load_model"]
 
+LONGEST_UNASKED = 8192
+"""Tokens of a sequence at most where nobody says how many: a length at which codes train that take longer contexts later."""
 
 RELATIVE_BUCKETS = 32
 """Distances that T5 tells apart (Raffel et al., arXiv 1910.10683, section 2.1), in each of its stacks."""
@@ -134,6 +136,16 @@ class Model(ModelFields):
     def most_tokens(self) -> float:
         """Tokens of the longest sequence: those of its table of positions; without one there is no end."""
         return self.sequence_length if self.positions == "learned" else math.inf
+
+    @property
+    def usual_length(self) -> int:
+        """Tokens of a sequence where nobody says how many: the longest that the model takes, at most 8,192; an image has all of its own.
+
+        >>> load_model("gpt2").usual_length, load_model("qwen2_5_7b").usual_length
+        (1024, 8192)
+        """
+        of_images = self.architecture in ("vision", "network")
+        return self.sequence_length if of_images else min(self.sequence_length, LONGEST_UNASKED)
 
     def padded_vocabulary(self, tensor_parallel: int, multiple: int = 128) -> int:
         """Return the rows of the embedding once padded so that each rank of the split holds a multiple of `multiple`.

@@ -78,14 +78,19 @@ class Workload:
 
     @property
     def batch_words(self) -> str:
-        """The batch of a step in words.
+        """The batch of a step in words, and how long its sequences might be.
 
         >>> from simulator.workload.model import load_model
         >>> Workload(model=load_model("resnet50"), sequence_length=1, global_batch_size=2048).batch_words
-        '2,048 images'
+        '2,048 images per step'
+        >>> Workload(model=load_model("qwen3_8b"), sequence_length=8192, global_batch_size=64).batch_words
+        '64 sequences of 8,192 tokens per step (the model takes up to 40,960)'
         """
-        many = f"{self.global_batch_size:,}"
-        return f"{many} images" if self.model.network else f"{many} sequences of {self.sequence_length:,} tokens"
+        many, longest = f"{self.global_batch_size:,}", self.model.sequence_length
+        if self.model.network:
+            return f"{many} images per step"
+        more = f" (the model takes up to {longest:,})" if self.sequence_length < longest else ""
+        return f"{many} sequences of {self.sequence_length:,} tokens per step{more}"
 
     @property
     def tokens(self) -> int:

@@ -250,6 +250,29 @@ def test_processes_that_a_server_forks_stay_as_long_as_who_asked(tmp_path: Path)
     assert (0, "") == left_by("import runpy; runpy.run_path('asks.py', run_name='__main__')", tmp_path)
 
 
+WITH_THREADS = """
+import multiprocessing, threading, time, warnings
+from simulator.processes import processes_of
+
+if __name__ == "__main__":
+    warnings.simplefilter("error")
+    usual, held = multiprocessing.get_start_method(), threading.Lock()
+    with processes_of(2) as pool:
+        assert usual == type(next(iter(pool._processes.values())))._start_method
+        assert [1, 2] == list(pool.map(abs, [-1, 2]))
+    threading.Thread(target=lambda: held.acquire() and time.sleep(30.0), daemon=True).start()
+    with processes_of(2) as pool:
+        assert "fork" != type(next(iter(pool._processes.values())))._start_method
+        assert [1, 2] == list(pool.map(abs, [-1, 2]))
+"""
+
+
+def test_a_process_with_threads_is_not_forked_and_none_warns(tmp_path: Path) -> None:
+    """A lock that another thread holds would be held for ever in a fork."""
+    (tmp_path / "asks.py").write_text(WITH_THREADS)
+    assert (0, "") == left_by("import runpy; runpy.run_path('asks.py', run_name='__main__')", tmp_path)
+
+
 def test_a_stopped_search_ends_its_processes_before_it_answers(tmp_path: Path) -> None:
     """Python that leaves while a pool ends by itself wakes what is closed a moment later: bad file descriptor."""
     assert (0, "") == left_by(SEARCH_LEFT, tmp_path)

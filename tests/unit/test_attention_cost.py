@@ -6,9 +6,12 @@ import numpy as np
 import pytest
 
 from simulator.costs.attention import attention_calibrated, attention_class, attention_seconds, attention_sigma
-from simulator.errors import ProgramError, UnknownNameError
+from simulator.errors import PlanError, ProgramError, UnknownNameError
 from simulator.hardware.compute_coefficients import load_attention_coefficients
 from simulator.hardware.gpu import load_gpu
+from simulator.job import load_job
+from simulator.simulation import simulate_job
+from simulator.studies.changes import neighbours
 
 
 def seconds(shape, causal=True, direction="forward", kernel="flash2", gpu="a100_80gb_sxm", dtype="bf16", **more):
@@ -234,3 +237,26 @@ def test_attention_in_8_bits_skips_nothing_beyond_its_window_backward(gpu, direc
 def test_attention_in_8_bits_is_known_where_it_was_measured_only():
     with pytest.raises(UnknownNameError, match="te_mxfp8"):
         seconds((2, 32, 8, 4096, 4096, 128), kernel="te_mxfp8", gpu="h100_80gb_sxm")
+
+
+@pytest.mark.parametrize(
+    ("kernel", "cluster", "gpu"),
+    [
+        ("flash3", "dgx_a100", "a100_80gb_sxm"),
+        ("flash3", "gb200_nvl72", "gb200"),
+        ("flash3", "mi300x_x8", "mi300x"),
+        ("te_mxfp8", "dgx_h100", "h100_80gb_sxm"),
+    ],
+)
+def test_a_kernel_written_for_other_chips_is_refused_with_those_that_there_are(kernel, cluster, gpu):
+    job = load_job("llama3_8b_fsdp_8xh100", [f"cluster.name={cluster}", f"plan.attention={kernel}", "cluster.gpus=8"])
+    with pytest.raises(PlanError) as error:
+        simulate_job(job)
+    said = str(error.value)
+    assert all(word in said for word in (f"attention = {kernel!r}", repr(gpu), "Way out: attention = 'flash2'"))
+
+
+@pytest.mark.parametrize(("cluster", "runs"), [("dgx_a100", False), ("dgx_h100", True), ("hgx_b200", False)])
+def test_a_kernel_is_offered_where_it_runs(cluster, runs):
+    job = load_job("llama3_8b_fsdp_8xh100", [f"cluster.name={cluster}", "plan.attention=flash2"])
+    assert runs == any(change.plan == {"attention": "flash3"} for change in neighbours(job))

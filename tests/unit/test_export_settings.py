@@ -11,8 +11,13 @@ from simulator.errors import PlanError
 from simulator.importers.jobs import import_files, load_any_job
 from simulator.importers.write_megatron import megatron_script
 from simulator.importers.write_others import deepspeed_json, torchtitan_toml
-from simulator.job import Job, job_from_names
+from simulator.importers.written import lost_on_the_way
+from simulator.job import Job, job_from_names, load_job
+from simulator.search.job_text import job_text
 from simulator.simulation import simulate_job
+from simulator.specs.written import spec_toml
+from simulator.studies.job_file import write_job
+from simulator.workload.model import load_model
 
 
 def again(
@@ -41,6 +46,10 @@ def alike(one: Job, other: Job) -> None:
         ("deepseek_v3", ("pp=4", "plan.zero_stage=1")),
         ("deepseek_v2_lite", ("ep=8", "plan.zero_stage=1", "plan.recompute=selective", "plan.recompute_modules=['mla_up_proj']")),
         ("gpt2_1_5b", ("workload.precision=fp16", "plan.recompute=full", "plan.recompute_method=block", "plan.recompute_layers=3")),
+        ("llama3_8b", ("model.window=1024", "model.mixers=['window','window','full']", "plan.zero_stage=1")),
+        ("mamba2_2_7b", ("plan.zero_stage=1",)),
+        ("nemotron_h_8b", ("tp=2", "plan.zero_stage=1")),
+        ("nemotron3_nano_30b_a3b", ("ep=4", "plan.zero_stage=1")),
     ],
 )  # fmt: skip
 def test_megatron(tmp_path: Path, model: str, settings: tuple[str, ...]) -> None:
@@ -84,7 +93,25 @@ def test_deepspeed(tmp_path: Path, settings: tuple[str, ...]) -> None:
     text, elsewhere = deepspeed_json(job)
     back = again(tmp_path, "ds.json", text, job, ("cluster.gpus=8",), "llama3_8b")
     alike(job, back)
-    assert "8 GPUs" in elsewhere[0]
+    assert "8 GPUs" in elsewhere[0].words
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        ("pp=2", "plan.zero_stage=1"),
+        ("plan.recompute=full", "plan.zero_stage=3"),
+        ("cp=2", "plan.context_parallel_kind=ring"),
+        ("plan.gradient_exchange=local_sgd", "plan.exchange_every=4"),
+    ],
+)
+def test_what_deepspeeds_user_code_says_is_no_other_plan(settings: tuple[str, ...]) -> None:
+    """The file is read back beside what stands in code, which is told apart."""
+    job = job_from_names("llama3_8b", "dgx_h100", ("cluster.gpus=16", "plan.framework=deepspeed", *settings))
+    text, elsewhere = deepspeed_json(job)
+    in_code = [setting for one in elsewhere for setting in one.settings]
+    assert in_code
+    assert [] == lost_on_the_way(job, text, ".json", in_code)
 
 
 def test_states_on_drives_are_deepspeeds_alone() -> None:
@@ -121,6 +148,35 @@ def test_what_cannot_be_is_refused() -> None:
     for write in (megatron_script, torchtitan_toml):
         with pytest.raises(PlanError, match="trains all weights, but lora_rank = 8"):
             write(low)
-    assert any(said.startswith("adapters of rank 8") for said in deepspeed_json(low)[1])
+    assert any(said.words.startswith("adapters of rank 8") for said in deepspeed_json(low)[1])
     with pytest.raises(PlanError, match="DeepSpeed trains in"):
         deepspeed_json(job_from_names("llama3_8b", "dgx_h100", ["workload.precision=fp8"]))
+
+
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A job of a model and a cluster that only files have, in the working folder."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.toml").write_text(spec_toml(load_model("llama3_2_1b").model_copy(update={"name": "mine"}), ""))
+    (tmp_path / "machine.toml").write_text('name = "machine"\nnode = "hgx_h100"\nnodes = 4\n')
+    job = tmp_path / "job.toml"
+    job.write_text(
+        '[workload]\nmodel = "mine.toml"\nglobal_batch_size = 64\n[plan]\ntensor_parallel = 2\nzero_stage = 1\n'
+        '[cluster]\nname = "machine.toml"\ngpus = 16\n'
+    )
+    return job
+
+
+def test_settings_of_a_model_and_a_cluster_of_ones_own_are_read_back_too(own: Path) -> None:
+    job = load_job(own)
+    assert [] == lost_on_the_way(job, megatron_script(job), ".sh")
+    cut = megatron_script(job).replace("--use-distributed-optimizer", "")
+    assert "zero_stage: 1, as read: 0" in lost_on_the_way(job, cut, ".sh")
+
+
+def test_a_job_that_is_written_finds_the_cluster_of_ones_own(own: Path) -> None:
+    job = load_job(own)
+    (own.parent / "found.toml").write_text(job_text(job))
+    alike(job, load_job("found.toml"))
+    assert load_job("found.toml").cluster == job.cluster
+    assert 32 == write_job("new", "mine.toml", "machine.toml").job.cluster.world_size

@@ -155,6 +155,22 @@ def test_a_checkpoint_weighs_what_all_gpus_hold_once(path: str) -> None:
     assert 14 * stage0.workload.model.parameters == pytest.approx(checkpoint_bytes(stage0, simulate_job(stage0)))
 
 
+@pytest.mark.parametrize(
+    ("framework", "precision", "per_weight"),
+    [
+        ("megatron_core", "bf16", 14),
+        ("nemo_2024", "bf16", 12),
+        ("nemo_25_02", "bf16", 14),
+        ("nemo_2024", "fp16", 14),
+        ("nemo_2024", "bf16_true", 6),
+    ],
+)
+def test_a_checkpoint_has_the_weights_as_its_framework_keeps_them(framework, precision, per_weight) -> None:
+    """Whose fp32 weights are bf16 ones with their lower halves writes 2 + 2 + 8 bytes a weight (Apex, store_param_remainders)."""
+    job = load_job("gpt2_124m_1gpu", [f"plan.framework={framework}", f"workload.precision={precision}"])
+    assert per_weight * job.workload.model.parameters == pytest.approx(checkpoint_bytes(job, simulate_job(job)))
+
+
 def test_seconds_of_a_checkpoint() -> None:
     cluster = load_cluster("p5", 64)
     size = 64e9 * 14

@@ -8,6 +8,7 @@ import pytest
 
 from simulator.errors import PlanError, SimulatorError, SpecError, UnknownNameError
 from simulator.job import apply_settings, job_from_names, load_job
+from simulator.studies.job_file import write_job
 from simulator.studies.variants import variants
 from simulator.units import parse
 
@@ -154,3 +155,14 @@ def test_a_comparison_over_a_key_that_no_job_has_is_refused_once(key: str, meant
     with pytest.raises(UnknownNameError, match=f"no setting '{key}'. Did you mean '{meant}'"):
         variants([], [], [f"{key}=0,1"])
     assert len(variants([], [], [f"{meant}=0,1", "model.layers=4,8", "measured_step_time=1 s"])) == 4
+
+
+@pytest.mark.parametrize(("model", "longest", "usual"), [("qwen2_5_7b", 131072, 8192), ("gpt3_1_3b", 2048, 2048)])
+def test_a_sequence_that_nobody_asked_for_is_as_long_for_all_verbs(model: str, longest: int, usual: int) -> None:
+    job = job_from_names(model, "h100_x8")
+    assert job.workload.sequence_length == usual == write_job("job", model, "h100_x8").job.workload.sequence_length
+    said = "the model's" if usual == longest else f"the model takes up to {longest}"
+    assert f"sequence_length = {usual} ({said})" in job.assumptions
+    asked = job_from_names(model, "h100_x8", [f"workload.sequence_length={longest}"])
+    assert asked.workload.sequence_length == longest
+    assert not any("sequence_length" in one for one in asked.assumptions)

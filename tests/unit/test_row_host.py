@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from simulator.accuracy.attempt import predict
 from simulator.importers.table.row_host import row_documents, row_graphs, row_host
 from simulator.importers.table.row_simulation import row_simulation
 from simulator.importers.table.rows import CannotPlace
@@ -89,3 +90,37 @@ def test_async_tp_cuts_products_in_a_piece_for_each_rank() -> None:
     for words in ("no async TP", "without async TP", "vanilla TP"):
         assert "tensor_parallel_splits" not in placed(quality_note=words, tp="2", seq_parallel="1", dp="").fields
     assert "tensor_parallel_splits" not in placed(overlap="async TP").fields, "nothing to overlap"
+
+
+def test_what_columns_of_the_host_cannot_hold_is_named_with_its_field() -> None:
+    for told, said in (
+        ({"activation_offload": "2.5"}, "activation_offload is a number of layers, but it is 2.5"),
+        ({"parameter_offload": "3"}, "parameter_offload = 3 is outside 0 to 1"),
+        ({"cuda_graphs": "yes"}, "cuda_graphs: expected none or full_iteration"),
+    ):
+        with pytest.raises(CannotPlace, match=said):
+            predict(placed(**told))
+
+
+def test_a_column_of_graphs_goes_before_a_published_recipe_and_words_are_told() -> None:
+    run = {
+        "source": "MLPerf Training v4.0",
+        "model": "gpt3-175b",
+        "gpu": "H100-80GB-SXM",
+        "gpu_peak_bf16_tflops": "989",
+    }
+
+    def graphs(**more: str) -> tuple[object, list[str]]:
+        one = placed(**run, **more)
+        return one.fields.get("cuda_graphs"), [said for said in one.assumed if said.startswith(("cuda_graphs", "loss"))]
+
+    recipe, words = graphs()
+    assert recipe == ("attn", "mlp")
+    assert len(words) == 1
+    assert graphs(cuda_graphs="none") == ("none", [])
+    assert graphs(quality_note="no CUDA graphs") == (recipe, words)
+    told = ["loss_chunks = 4 (the row's own words)", "cuda_graphs = full_iteration (the row's own words)"]
+    assert graphs(quality_note="full-iteration CUDA graphs; loss in 4 chunks, chunked loss") == (
+        "full_iteration",
+        [*words, *told],
+    )

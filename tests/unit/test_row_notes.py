@@ -250,3 +250,29 @@ def test_a_row_may_say_that_every_group_of_experts_has_a_copy_of_the_rest() -> N
     assert predict(placed(**moe, **note))[0].fits
     assert "shard_across_experts" not in placed(**moe).fields
     assert "shard_across_experts" not in placed(**{**moe, **note, "ep": "1"}).fields
+
+
+@pytest.mark.parametrize(
+    ("told", "expected"),
+    [
+        ("loss in pieces", {"loss_chunks": 8, "fused_cross_entropy": True}),
+        ("chunked loss", {"loss_chunks": 8, "fused_cross_entropy": True}),
+        ("cut cross entropy", {"loss_chunks": 8, "fused_cross_entropy": True}),
+        ("linear cross entropy", {"loss_chunks": 8, "fused_cross_entropy": True}),
+        ("fused_linear_cross_entropy", {"loss_chunks": 8, "fused_cross_entropy": True}),
+        ("Liger", {"loss_chunks": 32, "fused_cross_entropy": True}),
+        ("pieces of 1,024 tokens", {"loss_chunks": 16, "fused_cross_entropy": True}),
+        ("4", {"loss_chunks": 4, "fused_cross_entropy": True}),
+        ("1", {"fused_cross_entropy": True}),
+        ("fused (TE)", {"fused_cross_entropy": True}),
+        ("chunked cross entropy", {"fused_cross_entropy": True}),
+        ("unfused", {"fused_cross_entropy": False}),
+    ],
+)
+def test_a_column_says_how_the_loss_is_made(told: str, expected: dict[str, object]) -> None:
+    assert expected == row_loss({"loss_kernel": told, "quality_note": "loss outside"}, load_model("llama3_8b"), 16384)
+
+
+def test_a_loss_that_nobody_knows_is_named() -> None:
+    with pytest.raises(CannotPlace, match="loss_kernel 'quantum' is not known"):
+        placed(loss_kernel="quantum")

@@ -111,7 +111,6 @@ def test_words_for_precisions(words: str, expected: str) -> None:
     ("words", "expected"),
     [
         ("FlashAttention-2", "flash2"),
-        ("FlashAttention v3", "flash3"),
         ("flash_attention_2 (ring)", "flash2"),
         ("CK v3 fused", "te"),
         ("cuDNN flash (TE)", "te"),

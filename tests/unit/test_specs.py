@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -128,6 +129,17 @@ def test_a_relative_path_is_not_taken_from_another_folder(here: Path, monkeypatc
 )  # fmt: skip
 def test_a_wrong_value_is_refused_with_line_and_rule(here: Path, line: str, message: str) -> None:
     assert message == refusal(here, f'name = "x"\n{line}\nspeed = "1 GB/s"\n')
+
+
+@pytest.mark.parametrize(
+    ("sizes", "rule"), [("[]", "1 or more in the list, got 0"), ("[1, 2, 3]", "2 or fewer in the list, got 3")]
+)
+def test_a_list_of_too_few_or_too_many_is_told_so(sizes: str, rule: str) -> None:
+    class Some(Spec):
+        sizes: tuple[int, ...] = Field(strict=False, min_length=1, max_length=2)
+
+    with pytest.raises(SpecError, match=f": expected {rule}"):
+        validate_spec(tomllib.loads(f"sizes = {sizes}"), Some, "some.toml")
 
 
 def test_a_bandwidth_given_as_a_size_names_the_right_unit(here: Path) -> None:

@@ -8,10 +8,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from simulator.accuracy.memory import memory_outcomes
+from simulator.accuracy.nccl import nccl_outcomes
 from simulator.accuracy.runs import run_outcomes
+from simulator.errors import SpecError
 from simulator.importers.table.columns import COLUMNS
 from simulator.importers.table.rows import read_rows
+from tests.rows import placed
 
 ROOT = Path(__file__).parents[2]
 TABLES = {
@@ -83,3 +88,36 @@ def test_the_table_of_the_page_is_read_whole(tmp_path: Path, dtsim: Any) -> None
     found = json.loads(out)
     assert [] == found["not_read"]
     assert found["rows"][0]["predicted"]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("model,tp,tp,n_gpus,step_time_s\nllama3_8b,1,2,8,1\n", "more than one is called 'tp'"),
+        ("model,tp , tp,n_gpus,step_time_s\nllama3_8b,1,2,8,1\n", "more than one is called 'tp'"),
+    ],
+)
+def test_columns_of_one_name_are_refused(tmp_path: Path, text: str, said: str) -> None:
+    table = tmp_path / "runs.csv"
+    table.write_text(text)
+    with pytest.raises(SpecError, match=said):
+        read_rows(table)
+
+
+def test_columns_without_a_name_are_passed_over(tmp_path: Path) -> None:
+    table = tmp_path / "runs.csv"
+    table.write_text(",n_gpus,,step_time_s\n1,8,x,1\n")
+    assert read_rows(table)[0]["n_gpus"] == "8"
+
+
+def test_an_index_of_logs_that_names_none_says_so(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match="in a column log_id, but a row of this names none"):
+        next(nccl_outcomes([{"collective": "all_reduce"}], tmp_path / "index.csv"))
+
+
+def test_flash_attention_3_is_that_before_it_on_a_gpu_without_its_kernels() -> None:
+    hopper = placed(attn_kernel="FlashAttention v3", gpu="H100-80GB-SXM", gpu_peak_bf16_tflops="989")
+    assert "flash3" == hopper.fields["attention"]
+    ampere = placed(attn_kernel="FlashAttention v3")
+    assert "flash2" == ampere.fields["attention"]
+    assert any("'FlashAttention v3' is flash2 on a100_80gb_sxm" in said for said in ampere.assumed), ampere.assumed

@@ -8,12 +8,13 @@ import pytest
 
 from simulator.errors import PlanError
 from simulator.hardware.cluster import load_cluster
-from simulator.importers.table.row_notes import updates_in_backward
+from simulator.importers.table.row_notes import row_update
 from simulator.plan.plan import Plan
 from simulator.report.prediction import Prediction
 from simulator.simulation import simulate
 from simulator.workload.model import load_model
 from simulator.workload.workload import Workload
+from tests.rows import placed
 
 
 def predicted(gpus: int = 1, **plan: Any) -> Prediction:
@@ -86,4 +87,18 @@ def test_loss_scaling_is_refused() -> None:
     ],
 )
 def test_words_of_a_row(words: str, said: bool) -> None:
-    assert said == updates_in_backward({"framework": words})
+    assert said == bool(row_update({"framework": words}, 0, False, []))
+
+
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        ({"gbs": "64"}, "it needs one microbatch per step"),
+        ({"gbs": "8", "zero_stage": "1"}, "it needs zero_stage = 0 or 3"),
+        ({"gbs": "8"}, "(the row's own words)"),
+    ],
+)
+def test_a_row_whose_plan_does_not_allow_it_says_so(more: dict[str, str], told: str) -> None:
+    one = placed(quality_note="optimizer in backward", tp="1", pp="1", dp="8", n_gpus="8", mbs="1", **more)
+    assert ("own words" in told) == one.fields.get("optimizer_in_backward", False)
+    assert any(said.startswith("optimizer_in_backward") and told in said for said in one.assumed), one.assumed

@@ -61,6 +61,7 @@ _RUNS: Mapping[str, str] = {
     "recompute": "activation_checkpointing",
     "recompute_detail": "recompute_granularity",
     "attn_kernel": "attention",
+    "loss_kernel": "loss_chunks",
     "schedule": "pipeline_schedule",
     "overlap": "",
     "optimizer_offload": "",

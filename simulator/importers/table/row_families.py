@@ -6,7 +6,7 @@ import functools
 
 from pydantic import ValidationError
 
-from simulator.importers.table.rows import CannotPlace, Row, count, flag, number, text
+from simulator.importers.table.rows import CannotPlace, Row, count, first_of, flag, number, text
 from simulator.specs import load_all, names, working_folder
 from simulator.workload.model import Model, load_model
 
@@ -96,5 +96,5 @@ def _resized(row: Row, pattern: Model) -> tuple[Model, tuple[str, ...]]:
     try:
         model = Model(**{**data, **found, "name": text(row, "model")[:200]})
     except ValidationError as error:
-        raise CannotPlace(f"model {text(row, 'model')[:60]!r}: {error.errors()[0]['msg']}", counts=False) from None
+        raise CannotPlace(f"model {text(row, 'model')[:60]!r}: {first_of(error)}", counts=False) from None
     return model, (f"architecture {pattern.architecture} as {pattern.name}",)

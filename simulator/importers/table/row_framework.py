@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from simulator.hardware.compute_coefficients import load_attention_coefficients
 from simulator.importers.table.row_cluster import row_gpu
 from simulator.importers.table.row_notes import keeps_16_bits, words_said
 from simulator.importers.table.rows import CannotPlace, Row, number, text
@@ -147,6 +148,11 @@ def row_attention(row: Row, assumed: list[str]) -> dict[str, Any]:
     if found == "flash2" and "2" not in kernel and told and told < _FLASH_2_SINCE:
         found = "flash1"
         assumed.append(f"attention {kernel!r} is FlashAttention 1 in a run of {told[:4]}-{told[4:]}")
+    if found == "flash3" and not load_attention_coefficients(gpu := row_gpu(row)[0]).runs(found):
+        found = "flash2"
+        assumed.append(
+            f"attention {kernel!r} is flash2 on {gpu.name} (FlashAttention-3 has kernels of its own for Hopper alone)"
+        )
     return {"attention": found} if found else {}
 
 
@@ -197,12 +203,12 @@ def recipe(row: Row, framework: str, assumed: list[str]) -> dict[str, Any]:
     if found is None:
         return {}
     out: dict[str, Any] = {"framework": found.profile} if found.profile else {}
-    if found.cuda_graphs:
+    if found.cuda_graphs and not text(row, "cuda_graphs"):
         scopes = tuple(scope.strip() for scope in found.cuda_graphs.split(","))
         out["cuda_graphs"] = scopes if len(scopes) > 1 else scopes[0]
     if found.recompute_modules:
         out["recompute_modules"] = tuple(name.strip() for name in found.recompute_modules.split(","))
     out |= {name: value for name in ("schedule", "attention") if (value := getattr(found, name))}
-    words = ", ".join(f"{name} = {value}" for name, value in out.items())
-    assumed.append(f"{words} ({found.source})")
+    if words := ", ".join(f"{name} = {value}" for name, value in out.items()):
+        assumed.append(f"{words} ({found.source})")
     return out

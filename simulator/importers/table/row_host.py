@@ -56,8 +56,10 @@ def row_host(row: Row, layers: int, zero_stage: int) -> tuple[dict[str, Any], tu
         ("activation_offload", _ACTIVATIONS, layers),
     ):
         part = number(row, name)
-        if part is not None and not 0 <= part <= (1 if whole == 1.0 else 100_000):
+        if part is not None and name != "activation_offload" and not 0 <= part <= 1:
             raise CannotPlace(f"{name} = {part:g} is outside 0 to 1", counts=False)
+        if part is not None and name == "activation_offload" and (part < 0 or part != int(part)):
+            raise CannotPlace(f"{name} is a number of layers, but it is {part:g}", counts=False)
         found = re.search(pattern, said)
         if found and (some := found.groupdict().get("layers")):
             whole = min(int(some), layers)

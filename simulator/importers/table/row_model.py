@@ -14,7 +14,7 @@ from simulator.importers.table.row_experts import natural_routing
 from simulator.importers.table.row_families import letters, special_model
 from simulator.importers.table.row_notes import mean_length, words_said
 from simulator.importers.table.row_task import as_trained, refuse_other_tasks
-from simulator.importers.table.rows import CannotPlace, Row, count, flag, number, text
+from simulator.importers.table.rows import CannotPlace, Row, count, first_of, flag, number, text
 from simulator.importers.vocabulary.names import load_names
 from simulator.importers.vocabulary.words import sparse_layers
 from simulator.specs import load_all
@@ -108,7 +108,7 @@ def _row_model(row: Row) -> tuple[Model, int, tuple[str, ...]]:
             **kind | special | told,
         )
     except ValidationError as error:
-        raise CannotPlace(f"model {name[:60]!r}: {error.errors()[0]['msg']}", counts=False) from None
+        raise CannotPlace(f"model {name[:60]!r}: {first_of(error)}", counts=False) from None
     return model, length, tuple(assumed)
 
 

@@ -6,7 +6,7 @@ import math
 import re
 from typing import Any
 
-from simulator.importers.table.rows import Row, text
+from simulator.importers.table.rows import CannotPlace, Row, text
 from simulator.importers.vocabulary.names import load_names
 from simulator.workload.model import Model
 from simulator.workload.optimizers import OPTIMIZERS
@@ -20,7 +20,7 @@ __all__ = [
     "row_loss",
     "row_optimizer",
     "row_states",
-    "updates_in_backward",
+    "row_update",
     "words_said",
     "wraps_whole",
 ]
@@ -49,7 +49,14 @@ _IN_CHUNKS = r"liger|fused[ -]linear[ -]cross|cut[ -]cross|chunked loss|loss (is
 _FUSED_LOSS = r"fused cross[ -]?entropy|chunked cross[ -]?entropy|cross[-_ ]entropy[-_ ]loss[-_ ]fusion(=true)?(?!=)|\bloss fusion"
 _LOSS_APART = r"loss (is |stands )?outside"
 """Words for a compiled model whose loss is computed by the caller."""
-_TOKENS = r"chunks? of ([\d,]+) tokens|(\d+) chunks"
+_LOSS_KERNELS = (
+    (r"outside|unfused|eager|plain|separate|\b(no|not|none|off|false)\b|^0+$", "apart"),
+    (r"chunked[ _-]cross", "fused"),
+    (r"liger|linear[ _-]cross|cut[ _-]cross|\bcce\b|pieces|chunk|^\d+$", "pieces"),
+    (r"fused|fusion|\b(true|yes|on|te)\b", "fused"),
+)
+"""Words of the column for it; a number is that of the pieces."""
+_TOKENS = r"(?:chunk|piece)s? of ([\d,]+) tokens|(\d+) (?:chunk|piece)s|^(\d+)$"
 CHUNKS = 8
 """Parts of a loss in chunks where nothing tells how many (torchtitan docs: "8 chunks" before lengths were given)."""
 
@@ -108,13 +115,22 @@ def row_states(row: Row, fields: dict[str, Any]) -> dict[str, Any]:
     return out
 
 
-def updates_in_backward(row: Row) -> bool:
-    """Whether a row's words say that weights are updated in the backward pass.
+def row_update(row: Row, zero_stage: int, accumulates: bool, assumed: list[str]) -> dict[str, Any]:
+    """Return fields of the plan where a row's words say that weights are updated in the backward pass, and its plan allows it.
 
-    >>> updates_in_backward({"framework": "torchtune, optimizer in backward"})
-    True
+    >>> assumed: list[str] = []
+    >>> row = {"framework": "torchtune, optimizer in backward"}
+    >>> row_update(row, 0, False, assumed), row_update(row, 0, True, assumed), row_update({}, 0, False, assumed)
+    ({'optimizer_in_backward': True}, {}, {})
     """
-    return bool(re.search(r"(optim\w*|update|step)[ _-](fused )?(in|into)[ _-](the )?(backward|bwd)", words_said(row)))
+    if not re.search(r"(optim\w*|update|step)[ _-](fused )?(in|into)[ _-](the )?(backward|bwd)", words_said(row)):
+        return {}
+    if accumulates or zero_stage in (1, 2):
+        needs = "one microbatch per step" if accumulates else "zero_stage = 0 or 3"
+        assumed.append(f"optimizer_in_backward is left out, though the row's words name it: it needs {needs}")
+        return {}
+    assumed.append("optimizer_in_backward (the row's own words)")
+    return {"optimizer_in_backward": True}
 
 
 def pages_states(row: Row) -> bool:
@@ -175,27 +191,45 @@ def row_accumulation(row: Row) -> dict[str, Any]:
 
 
 def row_loss(row: Row, model: Model, tokens: int) -> dict[str, Any]:
-    """Return fields of the plan for a loss that makes no whole logits, or no fp32 copy of them; {} where the words say neither.
+    """Return fields of the plan for a loss that makes no whole logits, or no fp32 copy of them; {} where nothing says so.
 
     Args:
         tokens: of a microbatch on one GPU.
 
+    Raises:
+        CannotPlace: a column that is not understood.
+
     Liger (linkedin/Liger-Kernel ops/fused_linear_cross_entropy.py) takes as many chunks as the vocabulary is wider than the
     model, rounded so that a chunk has a power of two of tokens.
     """
-    said = words_said(row)
-    if re.search(_LOSS_APART, said):
-        return {"fused_cross_entropy": False}
-    if not re.search(_IN_CHUNKS, said):
-        return {"fused_cross_entropy": True} if re.search(_FUSED_LOSS, said) else {}
+    said = text(row, "loss_kernel").lower() or words_said(row)
+    kind = _loss_of_column(said) if text(row, "loss_kernel") else _loss_of_words(said)
+    if kind != "pieces":
+        return {"fused_cross_entropy": kind == "fused"} if kind else {}
     told = re.search(_TOKENS, said)
     if told and told.group(1):
         chunks = -(-tokens // max(1, int(told.group(1).replace(",", ""))))
     elif told:
-        chunks = int(told.group(2))
+        chunks = int(told.group(2) or told.group(3))
     elif "liger" in said:
         part = -(-tokens // max(1, -(-model.vocabulary // model.hidden)))
         chunks = -(-tokens // 2 ** math.ceil(math.log2(part)))
     else:
         chunks = CHUNKS
     return {"loss_chunks": chunks, "fused_cross_entropy": True} if chunks > 1 else {"fused_cross_entropy": True}
+
+
+def _loss_of_column(said: str) -> str:
+    """Return apart, fused or pieces."""
+    found = next((kind for pattern, kind in _LOSS_KERNELS if re.search(pattern, said)), None)
+    if found is None:
+        raise CannotPlace(
+            f"loss_kernel {said[:40]!r} is not known: unfused, fused, in pieces, or how many pieces", counts=False
+        )
+    return found
+
+
+def _loss_of_words(said: str) -> str:
+    """Return apart, fused or pieces; "" where the words say none of them."""
+    kinds = {_LOSS_APART: "apart", _IN_CHUNKS: "pieces", _FUSED_LOSS: "fused"}
+    return next((kind for pattern, kind in kinds.items() if re.search(pattern, said)), "")

@@ -16,7 +16,7 @@ from simulator.importers.table.row_framework import (
     torch_attention,
     unsaid_attention,
 )
-from simulator.importers.table.row_notes import row_states, updates_in_backward, words_said, wraps_whole
+from simulator.importers.table.row_notes import row_states, row_update, words_said, wraps_whole
 from simulator.importers.table.rows import CannotPlace, Row, count, flag, text
 from simulator.importers.vocabulary.name_specs import release_of
 from simulator.importers.vocabulary.names import load_names
@@ -89,9 +89,7 @@ def row_plan(row: Row, model: Model) -> tuple[dict[str, Any], int, str | None, t
     fields |= row_states(row, fields)
     fields["framework"] = _replicated(fields, replicas * context, assumed)
     fields |= _gradient_dtype(row)
-    if updates_in_backward(row) and batch == replicas * microbatch and fields["zero_stage"] in (0, 3):
-        fields["optimizer_in_backward"] = True
-        assumed.append("optimizer_in_backward (the row's own words)")
+    fields |= row_update(row, fields["zero_stage"], batch > replicas * microbatch, assumed)
     fields |= row_attention(row, assumed)
     named = fields["framework"]
     fields["framework"] = profile_of_run(row, named, assumed)

@@ -89,7 +89,8 @@ def row_simulation(row: Row) -> RowSimulation:
     model, length, from_model = row_model(row)
     precision, from_precision = row_precision(row)
     fields, batch, recompute, from_plan = row_plan(row, model)
-    fields |= row_loss(row, model, fields["microbatch_size"] * length // fields["context_parallel"])
+    loss = row_loss(row, model, fields["microbatch_size"] * length // fields["context_parallel"])
+    fields |= loss
     fields |= row_accumulation(row)
     dropout, from_dropout = row_dropout(row, model, fields["framework"])
     fields |= dropout
@@ -98,8 +99,10 @@ def row_simulation(row: Row) -> RowSimulation:
     graphs = row_graphs(
         row, bool(model.experts), recompute == "full", load_framework(fields["framework"]).fuses_experts
     )
-    if graphs != {"cuda_graphs": "none"} or "cuda_graphs" not in fields:  # what a published recipe sets is no oversight
-        fields |= graphs
+    if graphs == {"cuda_graphs": "none"} and "cuda_graphs" in fields:
+        graphs = {}  # what a published recipe sets is no oversight
+    fields |= graphs
+    from_words = {**({} if text(row, "loss_kernel") else loss), **({} if text(row, "cuda_graphs") else graphs)}
     optimizer, from_optimizer = row_optimizer(row)
     cluster, from_cluster = row_cluster(row)
     fact = load_names().fact(text(row, "source"), "recompute")
@@ -122,6 +125,7 @@ def row_simulation(row: Row) -> RowSimulation:
             *from_plan,
             *from_dropout,
             *from_host,
+            *(f"{name} = {value} (the row's own words)".lower() for name, value in from_words.items()),
             *from_optimizer,
             *from_cluster,
         ),

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
+
+from pydantic import ValidationError
 
 from simulator.errors import SpecError
 from simulator.specs import CsvRows, read_bytes
 from simulator.units import parse, sane
 
-__all__ = ["CannotPlace", "Row", "count", "flag", "number", "quantity", "read_rows", "text", "told_kind"]
+__all__ = ["CannotPlace", "Row", "count", "first_of", "flag", "number", "quantity", "read_rows", "text", "told_kind"]
 
 Row = Mapping[str, str]
 LARGEST_TABLE = 2**28
@@ -61,6 +64,12 @@ class CannotPlace(Exception):
         self.reason, self.counts = reason, counts
 
 
+def first_of(error: ValidationError) -> str:
+    """Return what is wrong first, behind the field in which it is."""
+    told = error.errors()[0]
+    return ": ".join((*map(str, told["loc"]), told["msg"].removeprefix("Value error, ")))
+
+
 def read_rows(path: Path) -> list[dict[str, str]]:
     """Return the rows of a CSV with a header; lines with # before the header are passed over.
 
@@ -74,7 +83,13 @@ def read_rows(path: Path) -> list[dict[str, str]]:
     while lines and (lines[0].startswith("#") or not lines[0].strip()):
         lines.pop(0)
     rows: list[dict[str, str]] = []
-    for row in CsvRows(lines, str(path)):
+    table = CsvRows(lines, str(path))
+    names = Counter(name.strip() for name in table.fieldnames or () if name.strip())
+    if twice := [name for name, count in names.items() if count > 1]:
+        raise SpecError(
+            f"{path}: columns have names of their own, but more than one is called {twice[0][:40]!r}. Way out: rename one"
+        )
+    for row in table:
         if None in row or None in row.values():
             raise SpecError(f"{path}, row {len(rows) + 1}: it has not as many fields as the header has columns")
         rows.append({key.strip(): (value or "").strip() for key, value in row.items()})

@@ -38,9 +38,8 @@ def gathered_shard(state: State, held: Held) -> float:
     resolved = state.resolved
     if not resolved.parameter_offload:
         return 0.0
-    sizes = (resolved.expert_shard_size if what else resolved.shard_size for what, _, _ in held.parts(resolved))
-    shares = (count / size for (_, count, _), size in zip(held.parts(resolved), sizes, strict=True))
-    return resolved.parameter_offload * sum(shares)
+    shards = {holders.what: holders.shards for holders in resolved.holders}
+    return resolved.parameter_offload * sum(count / shards[what] for what, count, _ in held.parts(resolved))
 
 
 def at_home(state: State, held: Held, updated: float) -> float:

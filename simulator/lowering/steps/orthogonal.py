@@ -66,7 +66,8 @@ def _ways(resolved: ResolvedPlan, experts: bool) -> int:
     """Ranks that share the matrices of a rank, or of its experts, between them."""
     if not resolved.zero_stage:
         return 1
-    ways = resolved.expert_shard_size if experts else resolved.shard_size
+    rest, of_experts = resolved.holders
+    ways = (of_experts if experts else rest).shards
     return ways if resolved.zero_stage == 3 else ways * resolved.lanes
 
 
