@@ -178,7 +178,7 @@ def command(
                 f"{space.job.name}: the plans that were simulated",
             )
         )
-    told = _sensitivity(answer, holds, probability) if holds and not answer.stopped else None
+    told = _sensitivity(answer, holds) if holds and not answer.stopped else None
     if as_json:
         print_json(answer.to_dict() | ({"sensitivity": told.to_dict()} if told else {}), "search")
     else:
@@ -220,19 +220,20 @@ def _run(job: str | None, model: str | None, cluster: str | None, settings: list
     return shlex.join(words)
 
 
-def _sensitivity(answer: Answer, path: str, probability: float) -> Sensitivity:
+def _sensitivity(answer: Answer, path: str) -> Sensitivity:
     """How the choice holds, with its picture."""
     from simulator.report.tornado_plot import plot_tornado
+    from simulator.search.candidate import OBJECTIVE_WORDS
     from simulator.studies.sensitivity import sensitivity
 
     if answer.chosen is None:
         raise _not_written(path, answer)
     with telling() as tell:
-        found = sensitivity(answer.space, answer.chosen, probability, tell)
-    worlds = [(world.name, world.best.step_time, world.regret) for world in found.worlds if world.best]
-    wrote(
-        plot_tornado(worlds, answer.chosen.step_time, path, f"{answer.space.job.name}: the best plan in other worlds")
-    )
+        found = sensitivity(answer.space, answer.chosen, answer.probability, tell, answer.objective)
+    objective = answer.objective
+    worlds = [(world.name, world.best.value(objective), world.regret) for world in found.worlds if world.best]
+    title = f"{answer.space.job.name}: the best plan in other worlds"
+    wrote(plot_tornado(worlds, answer.chosen.value(objective), path, title, OBJECTIVE_WORDS[objective]))
     return found
 
 

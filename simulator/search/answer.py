@@ -12,7 +12,7 @@ from simulator.aliases import short
 from simulator.report.frames import Records, Tabular
 from simulator.report.schema import SCHEMA_VERSION
 from simulator.report.table import Section, Table, percent
-from simulator.search.candidate import Candidate
+from simulator.search.candidate import OBJECTIVE_WORDS, Candidate, shown
 from simulator.search.choices import Choice
 from simulator.search.ledger import Ledger, Noted
 from simulator.search.space import Space, setting_value, with_batch, with_replicas
@@ -191,6 +191,7 @@ class Answer(Tabular):
                     "memory": c.memory,
                     "over": c.over,
                     "bound": c.bounded,
+                    "at_most": c.most,
                     "open": c.open,
                     "reason": c.reason or None,
                     "settings": list(c.best.settings) if c.best else None,
@@ -222,7 +223,7 @@ class Answer(Tabular):
         return Section(
             title=f"{self.space.job.name}: {plans} in {show(self.seconds, 's')} ({self.strategy})",
             lines=(
-                f"least {_OBJECTIVE[self.objective]} of those that fit {need}",
+                f"least {OBJECTIVE_WORDS[self.objective]} of those that fit {need}",
                 self.counts,
                 proof,
                 *(
@@ -232,6 +233,11 @@ class Answer(Tabular):
                 *self._left_out(),
             ),
         )
+
+    @property
+    def _apart(self) -> bool:
+        """Whether what is made least is in no other column of the best plans."""
+        return self.objective == "energy" or (self.objective == "cost" and self.best[0].price is None)
 
     def _left_out(self) -> list[str]:
         """What the space would have if the framework ran it, or if it were not too large then."""
@@ -266,13 +272,14 @@ class Answer(Tabular):
                 show(one.peak_memory, "B"),
                 percent(one.fit_probability),
                 *(() if one.price is None else (f"{one.price:.3g} $",)),
+                *((shown(one, self.objective),) if self._apart else ()),
                 "chosen" if one is self.chosen else "tie" if one in self.ties else "",
             )
             for one in self.best[: self.top]
         )
         heads = (*(short(name) for name in names), "step", "80 % band", "fullest rank", "fits")
         first = self.chosen or self.best[0]
-        heads = (*heads, *(() if first.price is None else ("price",)), "")
+        heads = (*heads, *(() if first.price is None else ("price",)), *((self.objective,) if self._apart else ()), "")
         trust = (
             f"runs of this kind ({first.kind}): median error {percent(first.median_error)}, {first.runs} runs of {first.sources} sources"
             if first.runs
@@ -375,12 +382,6 @@ _WORDS = {
     "bounded": "bounded",
     "simulated": "simulated and fit",
     "open": "not looked at",
-}
-_OBJECTIVE = {
-    "step_time": "step time",
-    "cost": "cost of a step",
-    "memory": "memory of the fullest rank",
-    "energy": "energy of a step",
 }
 
 

@@ -334,6 +334,23 @@ def test_choices_say_what_each_value_costs(grid: Answer) -> None:
         assert c.over is None or c.over == pytest.approx(min(of_it) / first.step_time - 1.0)
 
 
+def test_what_a_choice_costs_lies_between_its_bound_and_the_best_plan_of_it_that_was_simulated(
+    small: Space, grid: Answer
+) -> None:
+    """A sample has some plan of most choices, which need not be the best of them."""
+    truth = {(c.field, c.value): c.over for c in grid.choices}
+    choices = search(small, top=1).choices
+    assert any(c.bounded and c.best for c in choices)
+    for c in choices:
+        true = truth[c.field, c.value]
+        assert (c.over is None) == (true is None)
+        if c.over is not None and true is not None:
+            most = math.inf if c.most is None else c.most
+            assert c.over - 1e-12 <= true <= most + 1e-12
+            assert c.bounded or c.over == pytest.approx(true)
+            assert (" to " in c.words) == (c.bounded and c.best is not None)
+
+
 def test_clusters_are_compared_each_with_its_own_best_plan() -> None:
     settings = ["cluster.gpus=16", "workload.global_batch_size=64", "plan.zero_stage=1"]
     names = ("dgx_a100", "dgx_h100", "v100_dgx2")
