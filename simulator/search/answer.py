@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import shlex
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +15,7 @@ from simulator.report.schema import SCHEMA_VERSION
 from simulator.report.table import Section, Table, percent
 from simulator.search.candidate import OBJECTIVE_WORDS, Candidate, shown
 from simulator.search.choices import Choice
+from simulator.search.defaults import repeated
 from simulator.search.ledger import Ledger, Noted
 from simulator.search.space import Space, setting_value, with_batch, with_replicas
 from simulator.search.split import BALANCED
@@ -121,6 +123,14 @@ class Answer(Tabular):
         return with_batch(job, with_replicas(job, said))  # a batch that nobody gave would be counted anew for the plan
 
     @property
+    def _usual_refusal(self) -> str:
+        """Why most plans are refused, other than that they are there twice; "" = none is."""
+        refused = self.ledger.refused
+        told = (n for n in refused if not (self.space.offered and repeated(self.space.at(n).values)))
+        reasons = Counter(refused[n] for n in told)
+        return reasons.most_common(1)[0][0] if reasons else ""
+
+    @property
     def lack(self) -> str:
         """What to say where `best` is empty: plans that nobody came to may fit."""
         left = self.disposed.get("open", 0)
@@ -223,6 +233,7 @@ class Answer(Tabular):
         return Section(
             title=f"{self.space.job.name}: {plans} in {show(self.seconds, 's')} ({self.strategy})",
             lines=(
+                *self._work(),
                 f"least {OBJECTIVE_WORDS[self.objective]} of those that fit {need}",
                 self.counts,
                 proof,
@@ -233,6 +244,17 @@ class Answer(Tabular):
                 *self._left_out(),
             ),
         )
+
+    def _work(self) -> list[str]:
+        """What all plans have in common of the work and the machine."""
+        cluster, work = self.space.job.cluster, self.space.job.workload
+        varied = self.space.ranges.keys()
+        machine = (
+            [] if varied & {"cluster.gpus", "cluster.name"} else [f"{cluster.world_size:,} GPUs of {cluster.name}"]
+        )
+        batch = varied & {"workload.global_batch_size", "workload.sequence_length"}
+        words = [*machine, *([] if batch else [f"{work.batch_words} per step"])]
+        return [", ".join(words)] if words else []
 
     @property
     def _apart(self) -> bool:
@@ -252,8 +274,7 @@ class Answer(Tabular):
         if not self.best:
             near = self.nearest
             if near is None:
-                reasons = self.ledger.reasons()
-                common = max(reasons, key=lambda reason: reasons[reason], default="")
+                common = self._usual_refusal
                 all_are = (
                     "Some plans are refused and the rest not looked at"
                     if "open" in self.disposed

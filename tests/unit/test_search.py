@@ -351,6 +351,45 @@ def test_what_a_choice_costs_lies_between_its_bound_and_the_best_plan_of_it_that
             assert (" to " in c.words) == (c.bounded and c.best is not None)
 
 
+def test_where_nothing_fits_the_nearest_is_told() -> None:
+    """Plans that shard less are found too large together with those that shard more: none of them is as near."""
+    ranges = ["zero_stage=0,1,2,3", "tensor_parallel=1,2,4,8", "recompute=none,full", "microbatch_size=1,2"]
+    space = space_of("llama3_70b", "h100_x8", ["workload.global_batch_size=8"], ranges)
+    answer, grid = search(space), search(space, "grid")
+    assert not answer.best
+    assert answer.nearest
+    assert grid.nearest
+    assert answer.nearest.peak_memory == grid.nearest.peak_memory
+    assert len(answer.candidates) < space.size / 8
+    assert sum(answer.disposed.values()) == space.size
+
+
+def test_a_batch_that_nobody_gave_is_that_of_the_gpus_that_are_fixed(dtsim: Any) -> None:
+    words = ("search", "--model", "gpt3_1_3b", "--cluster", "dgx_h100", "--range", "zero_stage=0,1")
+    found = [
+        dtsim(*words, *ways)[1].splitlines() for ways in (("--fix", "cluster.gpus=16"), ("--set", "cluster.gpus=16"))
+    ]
+    assert found[0][1] == found[1][1] == "  16 GPUs of dgx_h100, 16 sequences of 2,048 tokens per step"
+    assert [line for line in found[0] if "run it" in line] == [line for line in found[1] if "run it" in line]
+
+
+def test_where_every_plan_of_a_default_space_is_refused_the_rule_is_told(dtsim: Any) -> None:
+    """Most of such a space is there twice, which is no reason that helps."""
+    told = dtsim(
+        "search",
+        "--model",
+        "llama3_8b",
+        "--cluster",
+        "h100_x8",
+        "--set",
+        "workload.global_batch_size=8",
+        "--fix",
+        "cluster.gpus=7",
+    )[1]
+    assert "Every plan is refused; most often: " in told
+    assert "is the same" not in told
+
+
 def test_clusters_are_compared_each_with_its_own_best_plan() -> None:
     settings = ["cluster.gpus=16", "workload.global_batch_size=64", "plan.zero_stage=1"]
     names = ("dgx_a100", "dgx_h100", "v100_dgx2")
