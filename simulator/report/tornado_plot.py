@@ -55,7 +55,7 @@ def plot_tornado(
     low, high = axis.get_xlim()
     digits = 0 if high - low > _WIDE else 1
     axis.xaxis.set_major_formatter(lambda value, _: percent(value, digits, signed=True))
-    axis.set_xlabel(f"{what} beside today's; blue: the best plan there, red: what keeping the plan adds")
+    axis.set_xlabel(f"{what} beside today's\nblue: the best plan there, red: what keeping the plan adds")
     axis.grid(alpha=0.25, axis="x")
     axis.spines[["top", "right", "left"]].set_visible(False)
     if title:
