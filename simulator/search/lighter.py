@@ -134,7 +134,7 @@ class Family:
 
     def _stage(self, values: Mapping[str, Any]) -> int:
         """The ZeRO stage of these whose plans run the fewest kernels: the least; where whole gradients are copied to buckets, another."""
-        stages = sorted(stage for stage in self._space.ranges[ZERO] if stage not in (None, GATHERS))
+        stages: list[int] = sorted(stage for stage in self._space.ranges[ZERO] if stage not in (None, GATHERS))
         framework = load_framework(values.get("plan.framework") or self._space.job.plan.framework)
         return next((stage for stage in stages if stage or not framework.keeps_buckets), stages[0])
 
