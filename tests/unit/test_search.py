@@ -384,8 +384,12 @@ def test_ranges_that_cannot_be_are_refused(ranges: list[str], fixed: list[str], 
 
 
 @pytest.mark.parametrize(
-    "word", ["plan.tensor_paralel=1", "frobnicate=1", "cluster.name=dgx_h101", "workload.precision=fp7"]
-)
+    "word",
+    [
+        "plan.tensor_paralel=1", "frobnicate=1", "cluster.name=dgx_h101", "workload.precision=fp7", "schedule=1f1b,zb_hl",
+        "framework=megatron_lm,torchtitans", "layout=megatron,2d", "gradient_exchange=all_reduced", "recompute_policy=save_nothing",
+    ],
+)  # fmt: skip
 def test_unknown_fields_and_names_offer_the_nearest(word: str) -> None:
     with pytest.raises(UnknownNameError):
         make_space(job_from_names("gpt3_1_3b", "h100_x8"), read_ranges([word]), {})
