@@ -11,6 +11,7 @@ from simulator.importers.table.row_notes import pages_states
 from simulator.importers.table.rows import CannotPlace, Row, flag, number, text
 from simulator.importers.vocabulary.names import load_names
 from simulator.program.program import CATEGORIES
+from simulator.report.memory import device_bytes
 from simulator.report.prediction import Prediction
 from simulator.units import parse
 
@@ -135,10 +136,17 @@ def _peak(prediction: Prediction, row: Row) -> _Peak:
         rank, which = int(values.argmax()), "fullest rank"
     names = tuple(CATEGORIES[i] for i in counted)
     low, high = prediction.memory_band(rank, names)
+    value = float(values[rank])
+    if kind != "allocated":
+        reserved = prediction.reserved(rank)
+        held = device_bytes(prediction.memory, rank, reserved) if kind == "device" else reserved
+        elsewhere = CATEGORIES.index("optimizer_states") if "optimizer_states" in outside else None
+        value = max(value, held - (0.0 if elsewhere is None else prediction.memory.by_category[rank, elsewhere]))
+    wider = value / float(values[rank])
     return _Peak(
-        value=float(values[rank]),
-        low=low,
-        high=high,
+        value=value,
+        low=low * wider,
+        high=high * wider,
         how=f"{_WORDS[kind]}, {which}",
         terms=tuple(
             (name, float(prediction.memory.by_category[rank, i])) for name, i in zip(names, counted, strict=True)

@@ -48,6 +48,9 @@ ANSWERS = {
             "peak_memory_bytes": Key("list", "per rank: total, allocated, and bytes by category"),
             "peak_memory_band_bytes": Key("list", "per rank: `low` and `high` of the 80 % band"),
             "memory_capacity_bytes": Key("number", "of the GPU of the fullest rank"),
+            "device_memory_bytes": Key(
+                "number", "what nvidia-smi shows of that rank: free places of no use come to its peak"
+            ),
             "host_memory_bytes": Key("number", "what the GPUs of the fullest node keep in its host's memory"),
             "nvme_bytes": Key("number", "what the GPUs of the fullest node keep on its drives"),
             "largest_at_peak": _LARGEST,

@@ -241,9 +241,11 @@ def _noise_of(job: Job, samples: int | None, seed: int | None) -> tuple[int, int
 
 
 def _answer(prediction: Prediction) -> dict[str, Any]:
+    from simulator.report.memory import device_bytes
     from simulator.studies.live_tensors import live_at_peak
 
-    return prediction.to_dict() | {"largest_at_peak": live_at_peak(prediction)}
+    shown = device_bytes(prediction.memory, prediction.fullest, prediction.reserved(prediction.fullest))
+    return prediction.to_dict() | {"device_memory_bytes": shown, "largest_at_peak": live_at_peak(prediction)}
 
 
 def _command(

@@ -130,7 +130,8 @@ class Framework(ExtendingSpec):
     Updates on the CPU: fused_host_optimizer (one pass over all arrays, as DeepSpeed's CPU Adam; else a loop per operation);
     unbound_host_threads (the launcher leaves every rank's threads all cores, where they get in each other's way);
     offloads_master_weights (the fp32 weights go with the states; else the GPU keeps its own and gets them back in fp32).
-    Memory outside tensors: context (driver context and loaded kernels), workspace (GEMM libraries),
+    Memory outside tensors: allocator (PyTorch's, of "segments" or with "expandable" ones; "none", where places are laid out beforehand),
+    context (driver context and loaded kernels), workspace (GEMM libraries),
     grouped_workspace (the same for the grouped products of experts, one per stream they run on), communicator (buffers
     of one communicator).
     What it can do: supports, kinds of plans, each a table of a plan's fields and the values that they may have ([] = only left
@@ -244,6 +245,7 @@ class Framework(ExtendingSpec):
     fused_host_optimizer: bool = False
     unbound_host_threads: bool = False
     offloads_master_weights: bool = False
+    allocator: Literal["segments", "expandable", "none"] = "segments"
     context: Bytes
     workspace: Bytes
     grouped_workspace: Bytes

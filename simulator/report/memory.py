@@ -25,7 +25,15 @@ from simulator.errors import ProgramError
 from simulator.program.program import CATEGORIES, Program, Tensor, bytes_by_category
 from simulator.program.trace import Trace
 
-__all__ = ["LiveTensors", "MemoryReport", "memory_peaks", "memory_timeline"]
+__all__ = [
+    "LiveTensors",
+    "MemoryReport",
+    "device_bytes",
+    "memory_peaks",
+    "memory_timeline",
+    "no_places",
+    "reserved_by",
+]
 
 _UNALLOCATED = ("context", "fragmentation")
 _NOTHING = 2.0**-30
@@ -169,6 +177,28 @@ def memory_peaks(
         least[:, kept] += np.minimum(most, np.maximum(0.0, capacity - least.sum(axis=1)))
         time[full], by_category[full] = when[full], least[full]
     return MemoryReport(time=time, by_category=by_category, program=program, trace=trace)
+
+
+def no_places(rank: int) -> float:
+    """Return the bytes of places of no use on a rank of which nothing is known: none."""
+    return 0.0
+
+
+def reserved_by(report: MemoryReport, rank: int, places: float, capacity: float) -> float:
+    """Return what a rank's allocator holds at most [B]: tensors, and free places that nothing fits into, as far as there is room.
+
+    Args:
+        places: bytes of such places (`simulator.lowering.kept_places`); memory that is known to stand idle is among them.
+    """
+    row = report.by_category[rank]
+    context, known = (float(row[CATEGORIES.index(name)]) for name in _UNALLOCATED)
+    tensors = float(report.allocated[rank])
+    return tensors + min(max(places, known), max(known, capacity - context - tensors))
+
+
+def device_bytes(report: MemoryReport, rank: int, reserved: float) -> float:
+    """Return what a driver's tool, such as nvidia-smi, shows of a rank whose allocator holds so much [B]: the context comes to it."""
+    return reserved + float(report.by_category[rank, CATEGORIES.index("context")])
 
 
 def _stood(program: Program) -> NDArray[np.int64]:

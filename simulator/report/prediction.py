@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,7 +25,7 @@ from simulator.program.trace import Trace
 from simulator.report.breakdown import EXPOSED, breakdown, mean_breakdown
 from simulator.report.columns import account_column, category_column
 from simulator.report.frames import Record, Records, Tabular
-from simulator.report.memory import MemoryReport, memory_peaks
+from simulator.report.memory import MemoryReport, memory_peaks, no_places, reserved_by
 from simulator.report.recomputed import recomputed_flops
 from simulator.report.schema import SCHEMA_VERSION
 from simulator.report.tiers import Tier, tiers_of
@@ -51,6 +52,7 @@ class Prediction(Tabular):
         ranks: what each rank of the program stands for, where ranks differ; () else.
         peak_flops: dense peak of the mean GPU in the workload's number format [FLOP/s].
         unknown: what of code, plan and machine somebody had to assume; each widens the band of the step time.
+        places: finds bytes of a rank's memory that are free, but of no use (`reserved_by`).
     """
 
     program: Program
@@ -62,6 +64,7 @@ class Prediction(Tabular):
     ranks: tuple[RankKind, ...] = ()
     peak_flops: float
     unknown: frozenset[Unknown] = frozenset()
+    places: Callable[[int], float] = no_places
 
     @functools.cached_property
     def window(self) -> StepWindow:
@@ -236,7 +239,13 @@ class Prediction(Tabular):
     @property
     def fullest(self) -> int:
         """The rank whose peak is the largest part of its GPU's memory; the lowest such number."""
-        return _fullest(self.memory, self.ranks)
+        if len({kind.memory for kind in self.ranks}) < 2:
+            return self.memory.fullest
+        return int(np.argmax(self.memory.total / self.capacities))
+
+    def reserved(self, rank: int) -> float:
+        """Return what the allocator of a rank holds at most [B], context left out: more than its tensors, by places of no use."""
+        return reserved_by(self.memory, rank, self.places(rank), float(self.capacities[rank]))
 
     def memory_band(self, rank: int, categories: tuple[str, ...] = CATEGORIES) -> tuple[float, float]:
         """Return the 80 % band of a rank's peak [B], of these categories alone (design 5b O)."""
@@ -414,12 +423,6 @@ def _flush_words(window: StepWindow, unrolled: int) -> str:
     return f"no flush of all ranks: steady state, measured in the middle of {unrolled} steps that run into each other"
 
 
-def _fullest(memory: MemoryReport, ranks: tuple[RankKind, ...]) -> int:
-    if len({kind.memory for kind in ranks}) < 2:
-        return memory.fullest
-    return int(np.argmax(memory.total / np.array([kind.memory for kind in ranks])))
-
-
 def _peak(program: Program, ranks: tuple[RankKind, ...], dtype: str) -> float:
     """Dense peak of the mean GPU [FLOP/s]."""
     name = peak_name(dtype)
@@ -434,11 +437,8 @@ def _sigma_classes(program: Program, prices: Prices, trace: Trace, window: StepW
     seconds = prices.class_share[program.item[path]].sum(axis=0)
     length = window.high - window.low
     share = seconds / length if length else seconds
-    out: dict[PriceClass, float] = {}
-    for which, part, sigma in zip(prices.classes, share, prices.sigma, strict=True):
-        if part > 0:
-            out[which] = float(part * sigma)
-    return out
+    parts = zip(prices.classes, share, prices.sigma, strict=True)
+    return {which: float(part * sigma) for which, part, sigma in parts if part > 0}
 
 
 @functools.lru_cache(maxsize=64)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from simulator.program.program import CATEGORIES
+from simulator.report.memory import device_bytes
 from simulator.report.prediction import Prediction
 from simulator.report.ranks import ranks_section
 from simulator.report.stages import stages_section, stages_text
@@ -132,7 +133,20 @@ def memory_section(prediction: Prediction) -> Section:
                 if tier.held
             ),
             f"80 % band of its total: {show(low, 'B')} to {show(high, 'B')}",
+            *_held_free(p),
         ),
+    )
+
+
+def _held_free(p: Prediction) -> list[str]:
+    """What to say where the allocator of the fullest rank holds clearly more than is in use."""
+    if p.peak_memory > p.capacity:
+        return []
+    shown = device_bytes(p.memory, p.fullest, p.reserved(p.fullest))
+    return (
+        [f"nvidia-smi shows about {show(shown, 'B')}: the allocator keeps places that nothing fits into"]
+        if shown > 1.01 * p.peak_memory
+        else []
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import replace
 from typing import Any
 
@@ -11,6 +12,8 @@ from simulator.hardware.cluster import Cluster
 from simulator.hardware.parts import Part
 from simulator.lowering import ResolvedPlan, lower_resolved
 from simulator.lowering.joined import stage_facts
+from simulator.lowering.kept_places import kept_places
+from simulator.program.program import Program
 from simulator.program.spec import verify
 from simulator.report.prediction import Prediction, measure
 from simulator.report.served_turns import served_turns
@@ -34,7 +37,17 @@ def simulate_kind(
     priced = price_ranks(program, cluster, fold)
     trace = run(priced.program, priced.prices, engine)
     facts = _provenance(workload, resolved, priced.cluster, noted, cluster.parts)
-    return measure(trace, priced.program, priced.prices, workload, priced.cluster, facts, priced.ranks)
+    prediction = measure(trace, priced.program, priced.prices, workload, priced.cluster, facts, priced.ranks)
+    return replace(prediction, places=functools.partial(_places, workload, resolved, program))
+
+
+def _places(workload: Workload, resolved: ResolvedPlan, program: Program, rank: int) -> float:
+    """Bytes of a rank's memory in places of no use: of an unfolded rank as of the pipeline's."""
+    rank %= resolved.pipeline_parallel if not resolved.stages else program.ranks
+    tensors = program.resident[rank].tensors if program.resident else ()
+    stands = sum(t.bytes for t in tensors if t.category not in ("context", "fragmentation"))
+    states = sum(t.bytes for t in tensors if t.category == "optimizer_states")
+    return kept_places(workload, resolved, rank, stands, states)
 
 
 def _turns(workload: Workload, resolved: ResolvedPlan, cluster: Cluster, engine: str, fold: bool) -> ResolvedPlan:

@@ -192,6 +192,11 @@ FIELDS: dict[str, tuple[dict[str, Any], str, str]] = {
         '"0 us"',
         '"2.5 us"',
     ),
+    "allocator": (
+        {"plan": {"recompute": "full", "microbatch_size": 4}, "profile": {"states_break_places": "false"}},
+        '"segments"',
+        '"none"',
+    ),
     "slice_time": (FSDP, '"0 us"', '"7 us"'),
 }
 """Field -> a job in which it matters (profile: other keys of the profile), and two values in TOML words."""
@@ -210,7 +215,7 @@ def figures(job: dict[str, Any], framework: str) -> tuple[Any, ...]:
         p = simulate(work, plan, load_cluster(job.get("cluster", "dgx_h100"), job.get("gpus", 8)))
     except PlanError as refusal:
         return (str(refusal),)
-    return p.step_time, p.breakdown, p.memory.by_category.tolist(), p.host_memory
+    return p.step_time, p.breakdown, p.memory.by_category.tolist(), p.host_memory, p.reserved(p.fullest)
 
 
 @pytest.mark.parametrize("field", FIELDS)

@@ -28,7 +28,20 @@ from simulator.specs import names
 
 DATA = Path(__file__).parents[1] / "data"
 WRITTEN = Path(__file__).parents[2] / "hardware_specs" / "calibrations"
-ROUNDS = ("blind", "blind2", "blind3", "blind4", "blind5", "blind6", "blind7", "blind8", "blind9", "blind10", "blind11")
+ROUNDS = (
+    "blind",
+    "blind2",
+    "blind3",
+    "blind4",
+    "blind5",
+    "blind6",
+    "blind7",
+    "blind8",
+    "blind9",
+    "blind10",
+    "blind11",
+    "blind12",
+)
 """The blind sets, in the order of their making."""
 
 

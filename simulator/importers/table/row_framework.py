@@ -95,7 +95,8 @@ def _of_kind(row: Row) -> tuple[str, str]:
 def profile_of_run(row: Row, named: str, assumed: list[str]) -> str:
     """Return the profile of a framework as this run had it: by release and GPU; by kernel, format or architecture; by source."""
     names, found = load_names(), named
-    version = text(row, "version")
+    named_release = re.search(r"\b\d\d\.\d\d\b", text(row, "framework"))
+    version = text(row, "version") or (named_release.group() if named_release else "")
     where = "" if version else month_of(f"{text(row, 'source')} {text(row, 'source_loc')}")
     own = names.framework_at(found, version or f"{where[2:4]}.{where[4:]}", row_gpu(row)[0].architecture)
     if own is not None:

@@ -20,9 +20,11 @@ _WEIGHTS = r"weights, gradients and moments on the host|offload[-_]params?\b|par
 """Words for shards of weights that live there, too: PyTorch's and fairscale's FSDP move weights, gradients and states together."""
 _ACTIVATIONS = (
     r"offload[-_]activations=(?:1|true)|activation offload"
-    r"|activations? (?:of (?P<layers>\d+) layers )?(?:are )?(?:offload\w*|move to the host)"
+    r"|activations? (?:of (?P<layers>\d+) layers )?(?:checkpoints? )?(?:are )?(?:offload\w*|move to the host)"
+    r"|(?<!whether )inputs of layers (?:go|move) to the host|decoder_layer_input(?:=| and \w+ )offload"
 )
-"""Words for activations that wait there, and for how many layers'; those of single operators are not modelled."""
+"""Words for activations that wait there, and for how many layers'; of what runs again whole those are its inputs (MaxText's
+decoder_layer_input).  Those of single operators are not modelled."""
 _GRAPHED = {"attention": "attn", "mlp": "mlp", "router": "moe_router", "preprocess": "moe_preprocess"}
 """Words for parts of layers that CUDA graphs start."""
 _NOT = r"\b(no|without) (cpu )?offload"
@@ -104,12 +106,17 @@ def row_graphs(row: Row, experts: bool = False, recomputes: bool = False, sized:
 
 def row_documents(row: Row) -> float | None:
     """Return the mean tokens of the documents packed into a sequence (column document_length, else its code's usual ones); None where
-    nothing is known.
+    nothing is known, and where one fills a sequence.
 
     Raises:
         CannotPlace: less than one token, or no number.
+
+    >>> row_documents({"document_length": "8192", "seq_len": "8192"}), row_documents({"document_length": "1024", "seq_len": "8192"})
+    (None, 1024.0)
     """
     length = number(row, "document_length")
     if length is not None and length < 1:
         raise CannotPlace(f"document_length = {length:g} is less than a token", counts=False)
+    if length is not None and length == number(row, "seq_len"):
+        return None
     return usual_documents(row) if length is None else length

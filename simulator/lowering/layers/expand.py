@@ -1,7 +1,5 @@
-"""Pass 2: the cost of every kind of layer on one GPU: its operators divided and joined into tables, and what it holds.
-
-Per layer and direction one `OperatorTable`, made once and shared by every block that runs it.
-"""
+"""Pass 2: the cost of every kind of layer on one GPU: its operators divided and joined into tables, and what it holds; per layer and
+direction one `OperatorTable`, made once and shared by every block that runs it."""
 
 from __future__ import annotations
 
@@ -10,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
+from simulator.lowering.layers.asks import Asks, layer_asks
 from simulator.lowering.layers.contexts import contexts_of
 from simulator.lowering.layers.fused_experts import with_kernels
 from simulator.lowering.layers.gathered import gathered_bytes
@@ -79,7 +78,8 @@ class LayerCost:
         weights: its weight tensors, those of routed experts left out.
         between: gradients of what operators with weights made, from which those of the weights are made [B].
         matrices: makes the list of its matrices of weights; nothing of what is no layer.
-        rows: makes the rows of "forward" and "backward" with the operation that each runs; {} of a part of a layer.
+        rows: makes the rows of "forward" and "backward" with the operation that each runs; `asks`: what it asks its allocator for; of a
+            part of a layer nothing.
     """
 
     tables: Mapping[str, Callable[[], OperatorTable]]
@@ -97,6 +97,7 @@ class LayerCost:
     between: float = 0.0
     matrices: Callable[[], tuple[Matrix, ...]] = tuple
     rows: Mapping[str, Callable[[], Rows]] = field(default_factory=dict)
+    asks: Callable[[], Asks] = lambda: Asks((), (), ())
 
     @property
     def trained(self) -> float:
@@ -238,9 +239,8 @@ def _layer_cost(
     kept_in_parts = recompute.kind == "full" and style.divides_checkpoints and ctx.tensor > 1 and stream == 1
     input_ways = ctx.tensor if kept_in_parts else stream
     kept, again, rows_of_experts = saved_tensors(ctx, part, recompute, ending, input_ways)
-    widest = widest_output(ctx, part, stream, recompute) + (
-        gathered_bytes(ctx, part)[0] if len(ctx.layout.tensor) > 1 else 0.0
-    )
+    gathered = gathered_bytes(ctx, part)[0] if len(ctx.layout.tensor) > 1 else 0.0
+    widest = widest_output(ctx, part, stream, recompute) + gathered
     starts = [started_by(o.op, graphs, is_layer(kind)) for o in part.operators]
     saved = kept + graph_inputs(rows_of_experts, starts, part.input_bytes / stream)
     waits, once = synchronised and recompute.kind == "full", _once(ctx)
@@ -283,6 +283,7 @@ def _layer_cost(
             "weight_gradient": lambda: backward().table("weight"),
         },
         rows={"forward": forward, "backward": backward},
+        asks=functools.partial(layer_asks, ctx, part, recompute, (plain.forward_mark, saved, plain.backward_mark)),
         saved=saved,
         forward_mark=plain.forward_mark or marks(kind, "workspace", widest),
         backward_mark=plain.backward_mark if chained else (*again, *plain.backward_mark),
@@ -323,14 +324,15 @@ def _plain(ctx: LayerContext, model: Model, kind: str, sizes: Sizes, vocabulary:
     part = _part(ctx, model, kind, sizes, vocabulary)
     stream = _stream_ways(ctx, part)
     if len(layout.tensor) > 1:
-        multiplied = (o.op for o in part.operators if o.work == "gemm")
-        layout.check(t for op in multiplied for t in (*op.inputs, *op.outputs, *op.weights))
+        products = (o.op for o in part.operators if o.work == "gemm")
+        layout.check(t for op in products for t in (*op.inputs, *op.outputs, *op.weights))
     if kind == "head":
         columns = Dim("vocabulary", vocabulary)
         words = int(ctx.ways((columns,)))
         sharing = ctx.ways((Dim("batch", sequences), Dim("sequence", length), columns))
-        # of the tokens that the ranks share the vocabulary of
-        logits = float(sequences * length * vocabulary) / sharing * words
+        logits = (
+            float(sequences * length * vocabulary) / sharing * words
+        )  # of the tokens of ranks that share the vocabulary
         held = layout.ways((Dim("hidden", model.hidden), columns), MATRICES)
         gradient = precision.element * model.hidden * vocabulary / held
         forward_mark, backward_mark = loss_marks(style, logits, words, precision.element, gradient)
@@ -359,8 +361,7 @@ def _plain(ctx: LayerContext, model: Model, kind: str, sizes: Sizes, vocabulary:
 
 def _made(ctx: LayerContext, o: Operator) -> float:
     """Bytes of what an operator makes, of a norm without what it keeps for itself."""
-    outputs = o.op.outputs if o.work == "gemm" else o.op.outputs[:1]
-    return sum(t.bytes / ctx.ways(t.dims) for t in outputs)
+    return sum(t.bytes / ctx.ways(t.dims) for t in (o.op.outputs if o.work == "gemm" else o.op.outputs[:1]))
 
 
 def _once(ctx: LayerContext) -> bool:
@@ -391,8 +392,7 @@ def _forward(
 ) -> Rows:
     """What a layer runs forward, whatever it makes again; the host waits behind it, or what it keeps is copied to `stacked`."""
     rows, part = Rows(f"{kind}{ending} forward"), _part(ctx, model, kind, sizes, vocabulary)
-    operators = with_kernels(part.operators, ctx.style, _once(ctx))
-    _add(ctx, kind, graphs, rows, operators, write_forward)
+    _add(ctx, kind, graphs, rows, with_kernels(part.operators, ctx.style, _once(ctx)), write_forward)
     if waits:
         synchronise(rows, "forward")
     _stack(rows, stacked, ctx.precision.compute)

@@ -29,7 +29,7 @@ from simulator.units import FP32
 from simulator.workload.graph import Attention, Lookup, Product, Tensor
 from simulator.workload.operator import LayerPart, Operator
 
-__all__ = ["backward_temporaries"]
+__all__ = ["backward_temporaries", "passed_on", "scratch"]
 
 _NO_GRADIENT = ("mask", "statistics")
 _PLAIN_NORM = 3.0
@@ -57,7 +57,7 @@ def backward_temporaries(
         made = [t.name for t in o.op.outputs if gradients.has(t.name)]
         if not made:
             continue
-        if o.role == "residual" and not ctx.style.dropout:
+        if passed_on(ctx, o):
             gradients.alias(made[0], (t.name for t in o.op.inputs))
             gradients.freed += _saved(ctx, o)
             continue
@@ -71,7 +71,7 @@ def backward_temporaries(
             new = max(new, _WIDE[o.role] * FP32 * _elements(ctx, out) - out.bytes / ctx.ways(out.dims))
         there += trained_by(ctx, o) * ctx.e if stay else 0.0
         again = sum(t.standing / ctx.ways(t.dims) for t in (*o.sources, *o.op.outputs) if t.turns > 1)
-        most = max(most, (gradients.level + new + again + _scratch(ctx, o, stay), there), key=sum)
+        most = max(most, (gradients.level + new + again + scratch(ctx, o, stay), there), key=sum)
         gradients.drop(made)
         gradients.freed += _saved(ctx, o)
         for name, size in read.items():
@@ -122,8 +122,13 @@ def _elements(ctx: LayerContext, tensor: Tensor) -> float:
     return float(tensor.elements) / ctx.ways(tensor.dims)
 
 
-def _scratch(ctx: LayerContext, o: Operator, stay: bool) -> float:
-    """Bytes that an operation's backward needs for itself; but for weights' gradients that stay."""
+def passed_on(ctx: LayerContext, o: Operator) -> bool:
+    """Whether an operation hands the gradient of what it made on to what it read."""
+    return o.role == "residual" and not ctx.style.dropout
+
+
+def scratch(ctx: LayerContext, o: Operator, stay: bool = False) -> float:
+    """Bytes that an operation's backward needs for itself; but for weights' gradients that `stay`."""
     op = o.op
     if isinstance(op, Product):
         d = ctx.division(o)
