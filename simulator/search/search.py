@@ -101,7 +101,7 @@ def search(
             if not partial:
                 raise
     if not run.best and run.large:
-        _look_for_nearest(run)
+        _look_for_nearest(run, soon=stopped)
     gap = 0.0 if run.complete and method.exact else _gap(run)
     return Answer(
         space=space,
@@ -122,17 +122,20 @@ def search(
     )
 
 
-def _look_for_nearest(run: Run) -> None:
+def _look_for_nearest(run: Run, soon: bool) -> None:
     """Simulate what may be nearest to fit, so that it can be said what is lacking.
 
     Plans that were found too large together have one bound in common: the least is asked for its own, and simulated once it is the least
     with that.
+
+    Args:
+        soon: whether any will do.
     """
     numbers, looked, looks = run.large.numbers, dict[int, Looked](), 0
     heap = list(zip(run.ledger.least(numbers).tolist(), numbers.tolist(), strict=True))
     heapq.heapify(heap)
     nearest = min((one.peak_memory / one.capacity for one in run.candidates.values()), default=math.inf)
-    while heap and heap[0][0] < nearest and (nearest == math.inf or (looks < _NEAREST and not run.over)):
+    while heap and heap[0][0] < nearest and (nearest == math.inf or (looks < _NEAREST and not run.over and not soon)):
         full, number = heapq.heappop(heap)
         if number in looked:
             found = run.simulate([looked[number]])
