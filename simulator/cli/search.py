@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -112,7 +113,11 @@ def command(
 
     claim(force, output, plot, holds)
     check_picture(plot, holds)
-    the_job = read_job(job, model, cluster, settings)
+    if gpus is not None and (gpus[0] != "at-most" or not gpus[1].isdecimal()):
+        said_so = " ".join(word[:20] for word in gpus)
+        raise SpecError(f"--gpus: expected at-most N, got {said_so!r}. One number: --fix cluster.gpus=N")
+    asked, held = read_ranges(ranges or ()), read_ranges(fixed or (), "--fix")
+    the_job = read_job(job, model, cluster, [*(settings or ()), *_sized(job, settings, held)])
     table = output is not None and Path(output).suffix.lower() in ENDINGS
     if output and not table and Path(output).suffix.lower() not in (".toml", ""):
         raise SpecError(f"{output}: -o writes a job (.toml), or the plans as a table ({', '.join(ENDINGS)})")
@@ -121,7 +126,6 @@ def command(
             f"{output}: a job file written here has no {', '.join(lost)}. Way out: leave out -o, and set the fields found by --set"
         )
     said = the_job.search or SearchChoice()
-    asked, held = read_ranges(ranges or ()), read_ranges(fixed or (), "--fix")
     own = (
         table_ranges(said.range, "[search.range]"),
         table_ranges({f: [v] for f, v in said.fix.items()}, "[search.fix]"),
@@ -131,12 +135,8 @@ def command(
         {field: values for field, values in own[1].items() if field not in asked} | held,
     )
     probability = next(p for p in (fit_probability, said.fit_probability, 0.9) if p is not None)
-    if gpus is not None:
-        if gpus[0] != "at-most" or not gpus[1].isdecimal():
-            said_so = " ".join(word[:20] for word in gpus)
-            raise SpecError(f"--gpus: expected at-most N, got {said_so!r}. One number: --fix cluster.gpus=N")
-        if "cluster.gpus" in asked:
-            raise SpecError("--gpus at-most and --range cluster.gpus say the same. Give one of them")
+    if gpus is not None and "cluster.gpus" in asked:
+        raise SpecError("--gpus at-most and --range cluster.gpus say the same. Give one of them")
     sizes = {} if gpus is None else {"cluster.gpus": worlds(the_job, int(gpus[1]))}
     space = make_space(the_job, asked, held, any_framework, sizes)
     wanted = (
@@ -178,7 +178,7 @@ def command(
                 f"{space.job.name}: the plans that were simulated",
             )
         )
-    told = _sensitivity(answer, holds, probability) if holds and not answer.stopped else None
+    told = _sensitivity(answer, holds) if holds and not answer.stopped else None
     if as_json:
         print_json(answer.to_dict() | ({"sensitivity": told.to_dict()} if told else {}), "search")
     else:
@@ -201,6 +201,15 @@ def command(
         raise typer.Exit(INTERRUPTED)
 
 
+def _sized(job: str | None, settings: Sequence[str] | None, held: Mapping[str, tuple[Any, ...]]) -> list[str]:
+    """The number of GPUs that all plans of a model have, as a setting: a batch that nobody gave follows from it."""
+    fixed = held.get("cluster.gpus", ())
+    said = {setting.partition("=")[0].strip() for setting in settings or ()}
+    if job is not None or len(fixed) != 1 or said & {"cluster.gpus", "cluster.nodes", "gpus", "nodes"}:
+        return []
+    return [f"cluster.gpus={fixed[0]}"]
+
+
 def _not_written(path: str, answer: Answer) -> SimulatorError:
     out = "a longer --deadline or --budget" if "open" in answer.disposed else "wider ranges, or --fit-probability 0"
     return SimulatorError(f"{path}: not written, since {answer.lack}. Way out: {out}")
@@ -220,19 +229,20 @@ def _run(job: str | None, model: str | None, cluster: str | None, settings: list
     return shlex.join(words)
 
 
-def _sensitivity(answer: Answer, path: str, probability: float) -> Sensitivity:
+def _sensitivity(answer: Answer, path: str) -> Sensitivity:
     """How the choice holds, with its picture."""
     from simulator.report.tornado_plot import plot_tornado
+    from simulator.search.candidate import OBJECTIVE_WORDS
     from simulator.studies.sensitivity import sensitivity
 
     if answer.chosen is None:
         raise _not_written(path, answer)
     with telling() as tell:
-        found = sensitivity(answer.space, answer.chosen, probability, tell)
-    worlds = [(world.name, world.best.step_time, world.regret) for world in found.worlds if world.best]
-    wrote(
-        plot_tornado(worlds, answer.chosen.step_time, path, f"{answer.space.job.name}: the best plan in other worlds")
-    )
+        found = sensitivity(answer.space, answer.chosen, answer.probability, tell, answer.objective)
+    objective = answer.objective
+    worlds = [(world.name, world.best.value(objective), world.regret) for world in found.worlds if world.best]
+    title = f"{answer.space.job.name}: the best plan in other worlds"
+    wrote(plot_tornado(worlds, answer.chosen.value(objective), path, title, OBJECTIVE_WORDS[objective]))
     return found
 
 

@@ -18,7 +18,7 @@ from simulator.hardware.power import load_power_coefficients
 from simulator.job import Job
 from simulator.report.frames import Record, Records, Tabular
 from simulator.report.schema import SCHEMA_VERSION
-from simulator.report.table import Section, Table, bar, percent
+from simulator.report.table import Section, Table, amount, bar, percent
 from simulator.studies.neighbours import Beside
 from simulator.units import in_unit, show
 
@@ -235,12 +235,12 @@ class Goodput(Tabular):
         return Section(title="checkpoints", lines=tuple(lines))
 
     def _money(self) -> Section:
-        price = "no price known" if self.price is None else f"{self.price:,.0f} $"
+        price = "no price known" if self.price is None else f"{amount(self.price)} $"
         answer = self.to_dict()
         return Section(
             title="cost",
             lines=(
-                f"{self.gpu_hours:,.0f} GPU-hours, {price}",
+                f"{amount(self.gpu_hours)} GPU-hours, {price}",
                 f"{in_unit(self.energy, 'MWh', 'J'):,.4g} MWh, {in_unit(answer['co2_kg'], 't', 'kg'):,.4g} t of CO2; "
                 f"{show(answer['power']['facility_w'], 'W')} while it trains",
             ),

@@ -77,7 +77,8 @@ COLUMNS: dict[str, Column] = {
     "bubble_overhead": Column("the same idle time over the rest of the step", "1", "less"),
     "exposed_communication_s": Column("communication that nothing hides, mean over ranks", "s", "less"),
     "over_best": Column("what is made least, over that of the best plan, less 1", "1", "less"),
-    "is_bound": Column("whether over_best is only a lower bound, because no plan of it was simulated"),
+    "is_bound": Column("whether over_best is only a lower bound: plans of it that may be better than those simulated were only bounded"),
+    "most_over_best": Column("over_best of the best plan of it that was simulated", "1", "less"),
     # memory
     "peak_memory_bytes": Column("reserved memory at the peak, of the fullest rank or of the row's", "B", "less"),
     "memory_low_bytes": Column("lower end of the 80 % band of that peak", "B", "less"),

@@ -8,7 +8,7 @@ import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-__all__ = ["Section", "Table", "bar", "percent", "plain_bars", "refusals", "render_sections", "sections_html"]
+__all__ = ["Section", "Table", "amount", "bar", "percent", "plain_bars", "refusals", "render_sections", "sections_html"]
 
 _FULL, _PARTS = "█", " ▏▎▍▌▋▊▉"
 _ASCII = {ord(_FULL): "#"} | {ord(part): "#" if eighths >= 4 else "" for eighths, part in enumerate(_PARTS) if eighths}
@@ -115,6 +115,15 @@ def percent(fraction: float, digits: int = 1, signed: bool = False) -> str:
     ('12.3 %', '+1.6 %')
     """
     return f"{fraction:{'+' if signed else ''}.{digits}%}".replace("%", " %")
+
+
+def amount(value: float) -> str:
+    """Return a quantity in whole numbers, of a small one three digits, so that a price is hours times rate to the eye, too.
+
+    >>> amount(5.536), amount(16.61), amount(12345.6)
+    ('5.54', '16.6', '12,346')
+    """
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
 _MOST_NAMES = 4

@@ -17,13 +17,18 @@ _WIDE = 0.1
 
 
 def plot_tornado(
-    worlds: Sequence[tuple[str, float, float | None]], now: float, path: str | Path, title: str = ""
+    worlds: Sequence[tuple[str, float, float | None]],
+    now: float,
+    path: str | Path,
+    title: str = "",
+    what: str = "step time",
 ) -> Path:
     """Draw the worlds into a file; its ending chooses the format.
 
     Args:
         worlds: (name, seconds of a step with its best plan, what keeping the plan costs over that as a part; None = it does not fit).
         now: seconds of a step with the plan chosen, as things are.
+        what: is made least, where it is not the step time.
 
     Raises:
         SpecError: nothing to draw, or an ending that names no picture format.
@@ -50,7 +55,7 @@ def plot_tornado(
     low, high = axis.get_xlim()
     digits = 0 if high - low > _WIDE else 1
     axis.xaxis.set_major_formatter(lambda value, _: percent(value, digits, signed=True))
-    axis.set_xlabel("step time beside today's; blue: the best plan there, red: what keeping the plan adds")
+    axis.set_xlabel(f"{what} beside today's\nblue: the best plan there, red: what keeping the plan adds")
     axis.grid(alpha=0.25, axis="x")
     axis.spines[["top", "right", "left"]].set_visible(False)
     if title:

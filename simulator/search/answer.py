@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import shlex
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,8 +13,9 @@ from simulator.aliases import short
 from simulator.report.frames import Records, Tabular
 from simulator.report.schema import SCHEMA_VERSION
 from simulator.report.table import Section, Table, percent
-from simulator.search.candidate import Candidate
+from simulator.search.candidate import OBJECTIVE_WORDS, Candidate, shown
 from simulator.search.choices import Choice
+from simulator.search.defaults import repeated
 from simulator.search.ledger import Ledger, Noted
 from simulator.search.space import Space, setting_value, with_batch, with_replicas
 from simulator.search.split import BALANCED
@@ -121,6 +123,14 @@ class Answer(Tabular):
         return with_batch(job, with_replicas(job, said))  # a batch that nobody gave would be counted anew for the plan
 
     @property
+    def _usual_refusal(self) -> str:
+        """Why most plans are refused, other than that they are there twice; "" = none is."""
+        refused = self.ledger.refused
+        told = (n for n in refused if not (self.space.offered and repeated(self.space.at(n).values)))
+        reasons = Counter(refused[n] for n in told)
+        return reasons.most_common(1)[0][0] if reasons else ""
+
+    @property
     def lack(self) -> str:
         """What to say where `best` is empty: plans that nobody came to may fit."""
         left = self.disposed.get("open", 0)
@@ -191,6 +201,7 @@ class Answer(Tabular):
                     "memory": c.memory,
                     "over": c.over,
                     "bound": c.bounded,
+                    "at_most": c.most,
                     "open": c.open,
                     "reason": c.reason or None,
                     "settings": list(c.best.settings) if c.best else None,
@@ -222,12 +233,8 @@ class Answer(Tabular):
         return Section(
             title=f"{self.space.job.name}: {plans} in {show(self.seconds, 's')} ({self.strategy})",
             lines=(
-                *(
-                    []
-                    if any(name.startswith("workload.") for name in self.space.ranges)
-                    else [self.space.job.workload.batch_words]
-                ),
-                f"least {_OBJECTIVE[self.objective]} of those that fit {need}",
+                *self._work(),
+                f"least {OBJECTIVE_WORDS[self.objective]} of those that fit {need}",
                 self.counts,
                 proof,
                 *(
@@ -237,6 +244,22 @@ class Answer(Tabular):
                 *self._left_out(),
             ),
         )
+
+    def _work(self) -> list[str]:
+        """What all plans have in common of the work and the machine."""
+        cluster, work = self.space.job.cluster, self.space.job.workload
+        varied = self.space.ranges.keys()
+        machine = (
+            [] if varied & {"cluster.gpus", "cluster.name"} else [f"{cluster.world_size:,} GPUs of {cluster.name}"]
+        )
+        batch = varied & {"workload.global_batch_size", "workload.sequence_length"}
+        words = [*machine, *([] if batch else [work.batch_words])]
+        return [", ".join(words)] if words else []
+
+    @property
+    def _apart(self) -> bool:
+        """Whether what is made least is in no other column of the best plans."""
+        return self.objective == "energy" or (self.objective == "cost" and self.best[0].price is None)
 
     def _left_out(self) -> list[str]:
         """What the space would have if the framework ran it, or if it were not too large then."""
@@ -251,8 +274,7 @@ class Answer(Tabular):
         if not self.best:
             near = self.nearest
             if near is None:
-                reasons = self.ledger.reasons()
-                common = max(reasons, key=lambda reason: reasons[reason], default="")
+                common = self._usual_refusal
                 all_are = (
                     "Some plans are refused and the rest not looked at"
                     if "open" in self.disposed
@@ -271,13 +293,14 @@ class Answer(Tabular):
                 show(one.peak_memory, "B"),
                 percent(one.fit_probability),
                 *(() if one.price is None else (f"{one.price:.3g} $",)),
+                *((shown(one, self.objective),) if self._apart else ()),
                 "chosen" if one is self.chosen else "tie" if one in self.ties else "",
             )
             for one in self.best[: self.top]
         )
         heads = (*(short(name) for name in names), "step", "80 % band", "fullest rank", "fits")
         first = self.chosen or self.best[0]
-        heads = (*heads, *(() if first.price is None else ("price",)), "")
+        heads = (*heads, *(() if first.price is None else ("price",)), *((self.objective,) if self._apart else ()), "")
         trust = (
             f"runs of this kind ({first.kind}): median error {percent(first.median_error)}, {first.runs} runs of {first.sources} sources"
             if first.runs
@@ -380,12 +403,6 @@ _WORDS = {
     "bounded": "bounded",
     "simulated": "simulated and fit",
     "open": "not looked at",
-}
-_OBJECTIVE = {
-    "step_time": "step time",
-    "cost": "cost of a step",
-    "memory": "memory of the fullest rank",
-    "energy": "energy of a step",
 }
 
 

@@ -26,9 +26,11 @@ from simulator.search.defaults import repeated
 from simulator.search.held import grows_with_tokens, lasting, least_bytes
 from simulator.search.space import Point, Space
 from simulator.simulation import simulate_job
+from simulator.units import show
 
 __all__ = [
     "OBJECTIVES",
+    "OBJECTIVE_WORDS",
     "Candidate",
     "Looked",
     "check_runs",
@@ -36,9 +38,16 @@ __all__ = [
     "fullest_that_fits",
     "least_objective",
     "look",
+    "shown",
 ]
 
-OBJECTIVES = ("step_time", "cost", "memory", "energy")
+OBJECTIVE_WORDS = {
+    "step_time": "step time",
+    "cost": "cost of a step",
+    "memory": "memory of the fullest rank",
+    "energy": "energy of a step",
+}
+OBJECTIVES = tuple(OBJECTIVE_WORDS)
 """What is made least: seconds of a step, its price (GPU-seconds where the cluster names none), bytes on the fullest rank, the facility's
 energy for a step."""
 
@@ -146,6 +155,14 @@ class Candidate:
                 "median_error": self.median_error,
             },
         }
+
+
+def shown(one: Candidate, objective: str) -> str:
+    """Return what is made least, with its unit."""
+    value = one.value(objective)
+    if objective == "cost":
+        return f"{value:.4g} {'GPU-s' if one.price is None else '$'}"
+    return show(value, {"memory": "B", "energy": "J"}.get(objective, "s"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

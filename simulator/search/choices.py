@@ -24,9 +24,9 @@ class Choice:
         field, value: which.
         plans: of the space that have it; `refused` of them cannot be, `memory` do not fit.
         best: the best simulated plan that has it and fits; None = none was.
-        over: its objective over that of the best plan, less 1; of a choice whose plans were only bounded, at least that; None = no plan
-            of it fits.
-        bounded: whether `over` is a bound.
+        over: its objective over that of the best plan, less 1; None = no plan of it fits.
+        bounded: whether `over` is only a lower bound, since plans that may be better than `best` were not simulated.
+        most: what it is at most, by `best`; None = none was.
         open: plans that nobody looked at.
         reason: where every plan is refused, the reason met most often.
     """
@@ -39,6 +39,7 @@ class Choice:
     best: Candidate | None
     over: float | None
     bounded: bool
+    most: float | None
     open: int
     reason: str
 
@@ -52,6 +53,7 @@ class Choice:
             "too_large": self.memory,
             "over_best": self.over,
             "is_bound": self.bounded,
+            "most_over_best": self.most,
             "reason": self.reason,
         }
 
@@ -62,7 +64,8 @@ class Choice:
             found = "none fits" if self.memory else "not known"
             return f"refused: {self.reason}" if self.refused == self.plans else found + (" so far" if self.open else "")
         if self.bounded:
-            return f"at least +{percent(self.over)}"
+            least = f"+{percent(self.over)}"
+            return f"at least {least}" if self.most is None else f"{least} to +{percent(self.most)}"
         return ("best" if self.over == 0 else f"+{percent(self.over)}") + (" so far" if self.open else "")
 
 
@@ -83,10 +86,13 @@ def choices_of(run: Run, value_of: Callable[[Candidate], float]) -> tuple[Choice
             first = None
             if place in tried:
                 first = next(one for one in run.best if space.place(one.point.number, field) == place)
-            over, bounded = None if first is None else value_of(first) / least - 1.0, False
+            most = None if first is None else value_of(first) / least - 1.0
+            over, bounded = most, False
             nobody = space.size // len(values) - mine.known
-            if first is None and mine.least is not None and least and not nobody:
-                over, bounded = max(0.0, mine.least / least - 1.0), True
+            if mine.least is not None and least and not nobody:
+                bound = max(0.0, mine.least / least - 1.0)
+                bounded = most is None or bound < most
+                over = bound if bounded else most
             large = sum(n not in fits and space.place(n, field) == place for n in without_room)
             out.append(
                 Choice(
@@ -98,6 +104,7 @@ def choices_of(run: Run, value_of: Callable[[Candidate], float]) -> tuple[Choice
                     best=first,
                     over=over,
                     bounded=bounded,
+                    most=most,
                     open=nobody,
                     reason=_common(ledger.reasons(field, place)) if mine.refused == mine.known else "",
                 )

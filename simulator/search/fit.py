@@ -2,7 +2,7 @@
 
 The largest: plans come in the order of what they hold at least.  Each is asked for one step more than the best so far, first its bound,
 then `simulate()`; what can, grows by doubling, then by halves.  This is exact where a plan that has no room for so much has none for
-more, which holds of every quantity in steps that the plan's degrees divide.
+more, which holds of every quantity in steps that the plan's degrees divide; amounts that they cannot deal out are passed over.
 """
 
 from __future__ import annotations
@@ -217,21 +217,31 @@ class _Climb:
         )
 
     def run(self, tell: Callable[[str], None]) -> tuple[int, str]:
-        """Return the most, 0 for none, and the last reason met."""
-        best = 0
+        """Return the most, 0 for none, and why the first in order, the nearest to fit, has no room for more."""
+        best, nearest = 0, ""
         for full, point, step in self._ordered():
             del full
-            if not self.has_room(point, start := (best // step + 1) * step):
+            low = self._able(point, (best // step + 1) * step, step)
+            if not self.has_room(point, low):
+                nearest = nearest or self.refusal
                 continue
-            low, high = start, 2 * start
+            high = self._able(point, 2 * low, step)
             while high <= _MOST_AMOUNT and self.has_room(point, high):
-                low, high = high, 2 * high
+                low, high = high, self._able(point, 2 * high, step)
             while high - low > step:
                 middle = (low + high) // 2 // step * step
-                low, high = (middle, high) if self.has_room(point, middle) else (low, middle)
+                some = self._able(point, middle, step)
+                low, high = (some, high) if some < high and self.has_room(point, some) else (low, middle)
             best = low
             tell(f"{best:,} {self.growth.words} with {' '.join(point.settings)}")
-        return best, self.refusal
+        return best, nearest or self.refusal
+
+    def _able(self, point: Point, amount: int, step: int) -> int:
+        """The first amount from this one on that a plan's degrees can deal out."""
+        job = self.space.job_of(point)
+        while not self.growth.able(job, amount):
+            amount += step
+        return amount
 
     def _ordered(self) -> list[tuple[float, Point, int]]:
         """Plans that can be at their least amount, by what they hold then per step of it."""
@@ -242,12 +252,13 @@ class _Climb:
             except SimulatorError as refusal:
                 self.refusal = str(refusal)
                 continue
-            found = look(self.at(step), point, "memory")
+            least = self._able(point, step, step)
+            found = look(self.at(least), point, "memory")
             self.looked += 1
             if found.job is None:
                 self.refusal = found.refusal
             else:
-                out.append((found.full / step, point, step))
+                out.append((found.full / least, point, step))
         return sorted(out, key=lambda one: (one[0], one[1].number))
 
     def has_room(self, point: Point, amount: int) -> bool:

@@ -34,6 +34,11 @@ class Growth(abc.ABC):
     def step(self, job: Job) -> int:
         """Return of which number the quantity is a multiple under the plan of a job."""
 
+    def able(self, job: Job, amount: int) -> bool:
+        """Return whether the degrees of a job's plan can deal so much of it out, a multiple of its step; of some multiple more they can."""
+        del job, amount
+        return True
+
     @abc.abstractmethod
     def grown(self, job: Job, amount: int) -> Job:
         """Return the job with so much of it.
@@ -104,13 +109,18 @@ class Heads(Growth):
         model = job.workload.model
         return math.lcm(job.plan.tensor_parallel * job.plan.context_parallel, model.heads // _shared(model))
 
+    def able(self, job: Job, amount: int) -> bool:
+        """Whether all ranks have as many of the heads of keys and values, or as many ranks share each of them."""
+        tensor, keys = job.plan.tensor_parallel, _keys(job.workload.model, amount)
+        return not keys % tensor or not tensor % keys
+
     def grown(self, job: Job, amount: int) -> Job:
         """A wider and deeper model."""
         model = job.workload.model
         times = amount / model.heads
         sizes: dict[str, Any] = {"heads": amount, "hidden": round(model.hidden / model.heads * amount)}
         sizes |= {"layers": max(1, round(model.layers * times)), "ffn": _round(model.ffn * times)}
-        sizes["kv_heads"] = round((model.kv_heads or model.heads) * times)
+        sizes["kv_heads"] = _keys(model, amount)
         for field in ("expert_ffn", "shared_expert_ffn"):
             if getattr(model, field):
                 sizes[field] = _round(getattr(model, field) * times)
@@ -123,6 +133,11 @@ _TOKENS = 128
 def _shared(model: Model) -> int:
     """Into how many equal parts a model can be cut by its heads."""
     return math.gcd(model.heads, model.kv_heads or model.heads)
+
+
+def _keys(model: Model, heads: int) -> int:
+    """Heads of keys and values of a model with so many heads, whole groups of which share one."""
+    return (model.kv_heads or model.heads) * heads // model.heads
 
 
 def _round(size: float) -> int:

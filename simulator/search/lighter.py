@@ -1,10 +1,10 @@
 """Plans that cannot be quicker than one which nobody need look at: they run its kernels, and more.
 
 Whatever a plan makes again it runs beside all that the plan runs which keeps everything; as many kernels run whether optimizer states
-and gradients are sharded or not (ZeRO-1 and 2; ZeRO-3 copies and casts others), and none fewer when messages are hidden behind them or
-tensors leave for the host.  So plans that differ in these choices alone are a *family*, and the kernels of its lightest member are a
-bound for all of it; those that make the same again are a smaller one, with a closer bound.  The lightest need not have room, nor be of
-the space.
+and gradients are sharded or not (ZeRO-1 and 2; ZeRO-3 copies and casts others), and more where whole ones are copied to buckets that
+stay (DistributedDataParallel); none fewer when messages are hidden behind them or tensors leave for the host.  So plans that differ in
+these choices alone are a *family*, and the kernels of its lightest member are a bound for all of it; those that make the same again are
+a smaller one, with a closer bound.  The lightest need not have room, nor be of the space.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any
 
 from simulator.errors import SimulatorError
 from simulator.lowering.resolve.resolved_plan import ResolvedPlan
+from simulator.plan.framework import load_framework
 from simulator.search.begun import begun
 from simulator.search.bounds import least_of_any_split, least_seconds
 from simulator.search.candidate import least_objective
@@ -118,7 +119,7 @@ class Family:
     def _found(self, point: Point) -> float:
         values = {field: self._lightest.get(field, value) for field, value in point.values.items()}
         if values.get(ZERO) not in (None, GATHERS):
-            values[ZERO] = min(stage for stage in self._space.ranges[ZERO] if stage is not None)
+            values[ZERO] = self._stage(values)
         if point.dealt_out:  # by what its members differ in
             values[SPLIT] = BALANCED
         try:
@@ -130,6 +131,12 @@ class Family:
         except SimulatorError:
             return 0.0
         return least_objective(job, seconds, self._objective)
+
+    def _stage(self, values: Mapping[str, Any]) -> int:
+        """The ZeRO stage of these whose plans run the fewest kernels: the least; where whole gradients are copied to buckets, another."""
+        stages: list[int] = sorted(stage for stage in self._space.ranges[ZERO] if stage not in (None, GATHERS))
+        framework = load_framework(values.get("plan.framework") or self._space.job.plan.framework)
+        return next((stage for stage in stages if stage or not framework.keeps_buckets), stages[0])
 
     def _number(self, values: Mapping[str, Any]) -> int:
         """The number of the plan with these values; -1 where the space has none."""

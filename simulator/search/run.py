@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.report.table import percent
-from simulator.search.candidate import Candidate, Looked, look
+from simulator.search.candidate import Candidate, Looked, look, shown
 from simulator.search.deciding import deciding_fields
 from simulator.search.held import ACTIVATION_FIELDS, GATHERS, MICROBATCH, ZERO
 from simulator.search.ledger import Ledger
@@ -232,7 +232,7 @@ class Run:
         waiting = None if open_ else self.ledger.waiting(self.candidates)
         if self._best:
             first = self._best[0]
-            said.append(f"best {_shown(first, self.objective)}")
+            said.append(f"best {shown(first, self.objective)}")
             if waiting is not None and len(waiting):
                 said.append(f"gap {percent(max(0.0, 1.0 - float(waiting.min()) / first.value(self.objective)))}")
         left = self._time_left(now, size, open_, waiting)
@@ -262,14 +262,6 @@ _EVERY = 1.0
 """Seconds between two lines that tell how far it is."""
 _BAR = 20
 """Characters of a bar."""
-
-
-def _shown(one: Candidate, objective: str) -> str:
-    """What is made least, with its unit."""
-    value = one.value(objective)
-    if objective == "cost":
-        return f"{value:.4g} {'GPU-s' if one.price is None else '$'}"
-    return show(value, {"memory": "B", "energy": "J"}.get(objective, "s"))
 
 
 def _timed(looked: Looked) -> tuple[Candidate | str, float]:

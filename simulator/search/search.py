@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import heapq
+import math
 import time
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any
-
-import numpy as np
 
 from simulator.errors import SpecError
 from simulator.processes import Helpers, processes_of
 from simulator.remembered import undisturbed
 from simulator.search.answer import Answer
-from simulator.search.candidate import OBJECTIVES, look
+from simulator.search.candidate import OBJECTIVES, Looked, look
 from simulator.search.choices import choices_of
 from simulator.search.run import Run
 from simulator.search.space import Space
@@ -99,11 +100,8 @@ def search(
                 pool.leave()
             if not partial:
                 raise
-    if not run.candidates and run.large:  # so that it can be said what is lacking
-        numbers = run.large.numbers
-        for number in numbers[np.argsort(run.ledger.least(numbers), kind="stable")].tolist():
-            if run.simulate([look(space, space.at(number), objective)]):
-                break  # others may be refused: nobody asked before whether they may be
+    if not run.best and run.large:
+        _look_for_nearest(run, soon=stopped)
     gap = 0.0 if run.complete and method.exact else _gap(run)
     return Answer(
         space=space,
@@ -122,6 +120,36 @@ def search(
         like=dict(like or {}),
         stopped=stopped,
     )
+
+
+def _look_for_nearest(run: Run, soon: bool) -> None:
+    """Simulate what may be nearest to fit, so that it can be said what is lacking.
+
+    Plans that were found too large together have one bound in common: the least is asked for its own, and simulated once it is the least
+    with that.
+
+    Args:
+        soon: whether any will do.
+    """
+    numbers, looked, looks = run.large.numbers, dict[int, Looked](), 0
+    heap = list(zip(run.ledger.least(numbers).tolist(), numbers.tolist(), strict=True))
+    heapq.heapify(heap)
+    nearest = min((one.peak_memory / one.capacity for one in run.candidates.values()), default=math.inf)
+    while heap and heap[0][0] < nearest and (nearest == math.inf or (looks < _NEAREST and not run.over and not soon)):
+        full, number = heapq.heappop(heap)
+        if number in looked:
+            found = run.simulate([looked[number]])
+            nearest = min([nearest, *(one.peak_memory / one.capacity for one in found)])
+            continue
+        looks += 1
+        one = look(run.space, run.space.at(number), "memory")
+        if one.job is not None:  # others may be refused: nobody asked before whether they may be
+            looked[number] = replace(one, objective=run.objective)
+            heapq.heappush(heap, (max(full, one.full), number))
+
+
+_NEAREST = 4000
+"""Plans that are asked for their own bound where none fits: two seconds or so."""
 
 
 def _gap(run: Run) -> float | None:

@@ -11,7 +11,7 @@ import dataclasses
 import functools
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,7 +19,12 @@ from simulator.aliases import explained, renamed
 from simulator.errors import SpecError, UnknownNameError
 from simulator.hardware.cluster import Cluster, load_cluster
 from simulator.job import Job, check_equal_stages, parse_value
+from simulator.lowering.exchanges import EXCHANGES
+from simulator.partition.strategies import STRATEGIES
+from simulator.plan.framework import load_framework
 from simulator.plan.plan import Plan
+from simulator.plan.recompute_policy import load_recompute_policy
+from simulator.schedules import SCHEDULES
 from simulator.search.defaults import Offered, offered_ranges
 from simulator.search.fitted import fitted_split
 from simulator.search.split import BALANCED, FITTED, SPLIT, TIMED, timed_split
@@ -373,6 +378,19 @@ def _moves(job: Job, ranges: Mapping[str, Any], fixed: Mapping[str, Any]) -> boo
     return not named and any(field in ranges for field in (*DEGREES, _GPUS))
 
 
+_NAMED: Mapping[str, Callable[[str], object]] = {
+    "plan.schedule": SCHEDULES.get,
+    "plan.framework": load_framework,
+    "plan.layout": STRATEGIES.get,
+    "plan.gradient_exchange": EXCHANGES.get,
+    "plan.recompute_policy": load_recompute_policy,
+    "workload.optimizer": OPTIMIZERS.get,
+    _PRECISION: precision_named,
+    _CLUSTER: load_cluster,
+}
+"""Fields whose values are names, and what looks one up."""
+
+
 def _check(field: str, value: Any) -> None:
     """Refuse a value that its field cannot have, whatever the others are."""
     table, _, key = field.partition(".")
@@ -380,12 +398,11 @@ def _check(field: str, value: Any) -> None:
         return
     if table == "plan":
         validate_spec({key: value}, Plan, f"{field} = {setting_value(value)}")
-    elif field == _CLUSTER:
-        load_cluster(str(value))
-    elif field == "workload.precision":
-        precision_named(str(value))
-    elif field == "workload.optimizer":
-        OPTIMIZERS.get(str(value))
+    if field in _NAMED:
+        if value is not None:
+            _NAMED[field](str(value))
+    elif table == "plan":
+        return
     elif isinstance(value, bool) or not isinstance(value, int) or not 0 < value <= 10**8:
         raise SpecError(f"{field} takes whole numbers above zero, got {setting_value(value)[:40]!r}")
 

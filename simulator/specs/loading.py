@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
@@ -129,9 +129,17 @@ def _validate(
             text = read_text(place)
         lines = key_lines(text or "")
         found = [explain(item, cls, place, lines, given) for item in error.errors(include_url=False)]
-    messages = [message for _, message in sorted(found, key=lambda pair: pair[0])]
+    messages = _joined(sorted(found, key=lambda one: one[0]))
     more = [f"... and {len(messages) - _MAX_ERRORS} more"] if len(messages) > _MAX_ERRORS else []
     raise SpecError("\n".join(messages[:_MAX_ERRORS] + more))
+
+
+def _joined(found: Iterable[tuple[int, str, str]]) -> list[str]:
+    """One message per value: of one that may be of several kinds, the rule of each."""
+    rules: dict[str, dict[str, None]] = {}
+    for _, said, rule in found:
+        rules.setdefault(said, {})[rule] = None
+    return [f"{said}: {'; or '.join(some)}" if any(some) else said for said, some in rules.items()]
 
 
 def load_named(kind: str, name: str, cls: type[S]) -> S:

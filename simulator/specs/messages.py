@@ -20,8 +20,8 @@ _TRIED = ("function-", "literal[", "tuple[", "list[", "dict[", "constrained-")
 
 def explain(
     item: ErrorDetails, cls: type[BaseModel], place: str, lines: dict[KeyPath, int], given: Collection[KeyPath] = ()
-) -> tuple[int, str]:
-    """Return (line, message) of one pydantic error."""
+) -> tuple[int, str, str]:
+    """Return (line, place and value, rule) of one pydantic error; no rule where the value is said with it."""
     at = _keys_of(item["loc"], cls)
     line = next((lines[at[:n]] for n in range(len(at), 0, -1) if at[:n] in lines), 0)
     where = f"{place}, line {line}" if line else place
@@ -32,9 +32,9 @@ def explain(
     if within or any(at[:n] in given for n in range(1, len(at) + 1)):
         line, where = 0, "--set"
     if kind == "missing":
-        return line, f"{where}: missing key {path}"
+        return line, f"{where}: missing key {path}", ""
     if not at:
-        return line, f"{where}: {_rule(item)}"
+        return line, f"{where}: {_rule(item)}", ""
     if kind == "extra_forbidden":
         known = _keys_at(cls, at[:-1])
         name = str(at[-1])
@@ -42,9 +42,9 @@ def explain(
         guess = None if meant else nearest(name, known, TYPING_SLIP)
         hint = f" Here: {meant}." if meant else f" Did you mean {guess}?" if guess else ""
         shown = f"Known: {', '.join(known)}" if len(known) <= FEW else f"Nearest: {', '.join(nearest_few(name, known))}"
-        return line, f"{where}: {path} = {_brief(value)}: unknown key.{hint} {shown}"
+        return line, f"{where}: {path} = {_brief(value)}", f"unknown key.{hint} {shown}"
     said = path if item["loc"][-1] == "[key]" else f"{path} = {_brief(value)}"
-    return line, f"{where}: {said}: {_rule(item)}"
+    return line, f"{where}: {said}", _rule(item)
 
 
 def _keys_of(loc: tuple[int | str, ...], cls: type[BaseModel]) -> KeyPath:

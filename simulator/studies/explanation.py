@@ -194,9 +194,12 @@ def from_peak_to_step(prediction: Prediction) -> tuple[tuple[str, float], ...]:
     rest = sorted(((s, name) for name, s in p.breakdown.items() if name in ACCOUNT_WORDS and s > 0), reverse=True)
     return (
         ("the model's FLOP at the GPU's peak", ideal),
-        ("kernels slower than the peak", kernels - ideal),
+        ("kernels slower than the peak" if kernels >= ideal else _SPARED, kernels - ideal),
         *((f"{name}: {ACCOUNT_WORDS[name]}", s) for s, name in rest),
     )
+
+
+_SPARED = "less than that: scores that masks and windows spare"
 
 
 def explain(job: Job, prediction: Prediction, engine: str = "compiled", search: bool = False) -> Explanation:

@@ -1,7 +1,7 @@
 """Does the choice hold? The search again in worlds that differ in one thing, and what keeping the plan would cost there.
 
-A plan is worth little that is best for one guess of the network only.  `regret` is how much longer a step takes in such a world with the
-plan that was chosen in this one, beside the best plan there.
+A plan is worth little that is best for one guess of the network only.  `regret` is how much more of what is made least (seconds of a step,
+its cost, energy or memory) the plan that was chosen in this world takes in such a one, beside the best plan there.
 """
 
 from __future__ import annotations
@@ -11,12 +11,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+from simulator.errors import SpecError
 from simulator.hardware.cluster import Cluster, build_cluster
 from simulator.job import Job
 from simulator.report.frames import Records, Tabular
 from simulator.report.table import Section, Table, percent
 from simulator.search.answer import Answer
-from simulator.search.candidate import Candidate, look
+from simulator.search.candidate import Candidate, look, shown
 from simulator.search.search import search
 from simulator.search.space import Space
 from simulator.studies.guide import node_bandwidth, with_network
@@ -34,17 +35,21 @@ class World:
         best: the best plan there; None = none fits.
         kept: the chosen plan there; None = it does not fit, or cannot be.
         reason: why not.
+        objective: what is made least.
     """
 
     name: str
     best: Candidate | None
     kept: Candidate | None
     reason: str = ""
+    objective: str = "step_time"
 
     @property
     def regret(self) -> float | None:
-        """How much longer a step takes with the chosen plan than with the best there; None where either does not fit."""
-        return self.kept.step_time / self.best.step_time - 1.0 if self.kept and self.best else None
+        """How much more the chosen plan takes than the best there, as a part of that; None where either does not fit."""
+        if self.kept is None or self.best is None:
+            return None
+        return self.kept.value(self.objective) / self.best.value(self.objective) - 1.0
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as JSON."""
@@ -88,8 +93,8 @@ class Sensitivity(Tabular):
         rows = tuple(
             (
                 world.name,
-                show(world.kept.step_time, "s") if world.kept else world.reason[:60],
-                show(world.best.step_time, "s") if world.best else "-",
+                shown(world.kept, world.objective) if world.kept else world.reason[:60],
+                shown(world.best, world.objective) if world.best else "-",
                 "-" if world.regret is None else percent(world.regret),
                 _changes(self.chosen, world.best),
             )
@@ -110,7 +115,11 @@ def _changes(chosen: Candidate, best: Candidate | None) -> str:
 
 
 def sensitivity(
-    space: Space, chosen: Candidate, probability: float = 0.9, tell: Callable[[str], None] = lambda line: None
+    space: Space,
+    chosen: Candidate,
+    probability: float = 0.9,
+    tell: Callable[[str], None] = lambda line: None,
+    objective: str = "step_time",
 ) -> Sensitivity:
     """Return how the choice of a plan holds in other worlds, each with the whole space searched.
 
@@ -119,23 +128,34 @@ def sensitivity(
         chosen: the plan.
         probability: with which plans must fit.
         tell: called with a line of progress.
+        objective: what is made least, as `search` has it.
+
+    Raises:
+        SpecError: the space has several clusters: none of them is the one whose network and memory would be other.
     """
+    if "cluster.name" in space.ranges:
+        raise SpecError(
+            "other worlds are those of one cluster, but cluster.name is ranged. Way out: --fix cluster.name=NAME"
+        )
     found = []
     for name, job in _worlds(space.job):
         tell(f"{name} ...")
         there = replace(space, job=job)
-        answer: Answer = search(there, fit_probability=probability, top=1)
+        answer: Answer = search(there, objective=objective, fit_probability=probability, top=1)
         best = answer.best[0] if answer.best else None
-        kept = look(there, chosen.point, "step_time").simulated()
+        kept = look(there, chosen.point, objective).simulated()
         if isinstance(kept, str):
-            found.append(World(name=name, best=best, kept=None, reason=kept))
-        elif not kept.feasible(probability):
-            why = f"does not fit: {show(kept.peak_memory, 'B')} of {show(kept.capacity, 'B')}"
-            found.append(World(name=name, best=best, kept=None, reason=why))
+            why = kept
         else:
-            found.append(World(name=name, best=best, kept=kept))
+            why = "" if kept.feasible(probability) else f"does not fit: {_room(kept)}"
+        runs = None if why or isinstance(kept, str) else kept
+        found.append(World(name=name, best=best, kept=runs, reason=why, objective=objective))
     order = sorted(found, key=lambda world: -1e9 if world.regret is None else -world.regret)
     return Sensitivity(chosen=chosen, worlds=tuple(order))
+
+
+def _room(one: Candidate) -> str:
+    return f"{show(one.peak_memory, 'B')} of {show(one.capacity, 'B')}"
 
 
 def _worlds(job: Job) -> Iterator[tuple[str, Job]]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from simulator.errors import SpecError
 from simulator.report.prediction import Prediction
-from simulator.report.table import Section
+from simulator.report.table import Section, amount
 from simulator.units import in_unit, parse, show
 
 __all__ = ["TrainingCost", "training_cost"]
@@ -63,14 +63,14 @@ class TrainingCost:
         """Return the cost to read."""
         days = [in_unit(s, "d", "s") for s in (self.seconds, self.low, self.high)]
         cost = (
-            f"{self.price:,.0f} $ at {self.price_per_gpu_hour:g} $ per GPU-hour"
+            f"{amount(self.price)} $ at {self.price_per_gpu_hour:g} $ per GPU-hour"
             if self.price is not None
             else "no price known: the cluster's file has no price_per_gpu_hour"
         )
         return Section(
             title=f"training on {show(self.tokens, '').strip()} tokens: {days[0]:,.3g} days ({days[1]:,.3g} to {days[2]:,.3g})",
             lines=(
-                f"{self.steps:,} steps, {self.gpu_hours:,.0f} GPU-hours on {self.gpus:,} GPUs; {cost}",
+                f"{self.steps:,} steps, {amount(self.gpu_hours)} GPU-hours on {self.gpus:,} GPUs; {cost}",
                 "without failures, checkpoints or evaluation",
             ),
         )

@@ -14,6 +14,10 @@ from typing import Any
 import pytest
 
 from simulator.cli import VERBS
+from simulator.job import job_from_names
+from simulator.report.summary import headline
+from simulator.simulation import simulate_job
+from simulator.studies.explanation import from_peak_to_step
 
 JOB = """
 [workload]
@@ -242,6 +246,18 @@ def test_explain_ranks_neighbouring_plans(dtsim: Any, job: str) -> None:
     settings = [part for setting in found["best"]["settings"] for part in ("--set", setting)]
     again = answer(dtsim("run", job, *settings, "--json"))
     assert math.isclose(times[0], again["step_time_s"]["value"])
+
+
+def test_more_than_the_peak_is_explained_by_scores_that_are_spared() -> None:
+    """Windows of 1,024 of 131,072 tokens: model FLOP count every score."""
+    settings = ["plan.framework=pytorch_ddp", "cluster.gpus=16", "workload.global_batch_size=64"]
+    prediction = simulate_job(job_from_names("gemma3_27b", "a100_40_roce", settings))
+    assert prediction.mfu > 1
+    ladder = from_peak_to_step(prediction)
+    assert ladder[1][1] < 0
+    assert "masks and windows" in ladder[1][0]
+    assert math.isclose(sum(seconds for _, seconds in ladder), prediction.step_time)
+    assert "masks and windows" in headline(prediction, "windows").lines[0]
 
 
 def test_compare_puts_every_combination_into_one_table(dtsim: Any, job: str, tmp_path: Path) -> None:

@@ -43,6 +43,28 @@ def test_no_plan_has_room_for_one_step_more(job: Job, what: str) -> None:
         assert isinstance(result, str) or not result.feasible(0.9), (point.settings, more)
 
 
+def test_heads_that_a_plan_cannot_deal_out_are_passed_over() -> None:
+    """68 heads have 17 of keys, which two ranks cannot share; 72 and 80 heads have room."""
+    settings = ["cluster.gpus=64", "workload.global_batch_size=64"]
+    job = job_from_names("llama3_8b", "dgx_h100", settings)
+    ranges = read_ranges(["tp=2,4,8", "zero_stage=1,3", "recompute=none,full"])
+    found = largest(job, "model", ranges, {})
+    assert found.answer
+    space, fitting = make_space(job, ranges, {}), []
+    for more in range(found.answer, 2 * found.answer, 4):
+        grown = Grown(job=job, ranges=space.ranges, moves=space.moves, growth=GROWTHS["model"], amount=more)
+        results = [look(grown, point, "memory").simulated() for point in space.points()]
+        fitting += [more] if any(not isinstance(one, str) and one.feasible(0.9) for one in results) else []
+    assert fitting == [found.answer]
+
+
+def test_where_no_amount_fits_the_nearest_plan_says_why() -> None:
+    job = job_from_names("llama3_1_405b", "h100_x8")
+    said = [largest(job, "sequence", read_ranges([f"zero_stage={stages}"]), {}).refusal for stages in ("3", "0,3")]
+    assert "no plan fits the least of it: it holds at least 10" in said[0]
+    assert said[0] == said[1]
+
+
 def test_more_gpus_are_advised_only_where_the_cluster_has_them() -> None:
     jobs = {name: job_from_names("llama3_70b", name, ["cluster.gpus=8"]) for name in ("a100_x8", "dgx_a100")}
     way = {name: fewest_gpus(each, read_ranges(["tensor_parallel=8"]), {}).refusal for name, each in jobs.items()}

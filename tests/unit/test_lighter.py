@@ -38,6 +38,7 @@ SPACES = {
         "workload.global_batch_size=32",
         "plan.expert_parallel=4",
     ),
+    "buckets that stay": ("t5_large", "h100_x8", "workload.global_batch_size=16", "plan.framework=pytorch_ddp"),
     "loop": ("llama3_8b", "h100_x8", "workload.global_batch_size=16", "plan.framework=maxtext"),
 }
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from simulator.errors import SpecError
 from simulator.job import job_from_names
 from simulator.search.search import search
 from simulator.search.space import Space, make_space, read_ranges
@@ -64,6 +65,34 @@ def test_a_plan_that_does_not_fit_there_has_no_regret() -> None:
     world = next(one for one in sensitivity(space, full).worlds if one.name == "memory of a GPU a tenth less")
     assert (world.kept, world.regret) == (None, None)
     assert "does not fit" in world.reason
+
+
+@pytest.mark.parametrize("objective", ["cost", "memory"])
+def test_the_regret_is_of_what_is_made_least(objective: str) -> None:
+    settings = ["workload.global_batch_size=48", "plan.zero_stage=1"]
+    ranges = read_ranges(["cluster.gpus=8,16,32", "tensor_parallel=2,4", "recompute=none,full"])
+    space = make_space(job_from_names("llama2_13b", "dgx_h100", settings), ranges, {})
+    answer = search(space, objective=objective)
+    assert answer.chosen
+    found = sensitivity(space, answer.chosen, objective=objective)
+    world = next(world for world in found.worlds if world.name == "network twice")
+    cluster = with_network(space.job.cluster, 2 * node_bandwidth(space.job.cluster))
+    there = replace(space, job=replace(space.job, cluster=cluster))
+    best = search(there, "grid", objective, top=1).best[0]
+    assert world.best
+    assert world.kept
+    assert world.best.value(objective) == best.value(objective)
+    assert world.regret == world.kept.value(objective) / best.value(objective) - 1.0
+    assert world.regret < 0.2
+
+
+def test_of_several_clusters_none_is_the_one_that_would_be_other() -> None:
+    ranges = read_ranges(["cluster.name=h100_x8,a100_x8", "zero_stage=0,1"])
+    space = make_space(job_from_names("gpt3_1_3b", "h100_x8", ["workload.global_batch_size=8"]), ranges, {})
+    chosen = search(space).chosen
+    assert chosen
+    with pytest.raises(SpecError, match=r"cluster\.name is ranged"):
+        sensitivity(space, chosen)
 
 
 def test_the_command_draws_and_tells(dtsim: Any, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from pydantic import Field
 
 from simulator.errors import FEW, SpecError, UnknownNameError
 from simulator.hardware.link import load_link
+from simulator.plan.plan import Plan
 from simulator.schedules import SCHEDULES
 from simulator.specs import (
     Count,
@@ -373,3 +374,12 @@ def test_a_value_that_may_be_of_two_kinds_is_named_by_its_key(tmp_path: Path) ->
     assert "line 6: checkpoint.interval = 5: expected a time with its unit" in str(refused.value)
     assert "line 8: reliability.restart.drain = 3: expected a time with its unit" in str(refused.value)
     assert "[" not in str(refused.value)
+
+
+def test_a_value_of_several_kinds_is_told_once_with_the_rule_of_each() -> None:
+    with pytest.raises(SpecError) as refused:
+        validate_spec({"parameter_offload": "cpu", "zero_stage": "x"}, Plan, "here")
+    lines = str(refused.value).splitlines()
+    assert len(lines) == 2
+    told = next(line for line in lines if "parameter_offload" in line)
+    assert "expected a number such as 1.5, got text; or expected one of 'host', 'nvme'" in told
