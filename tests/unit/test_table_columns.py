@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from simulator.accuracy.memory import memory_outcomes
 from simulator.accuracy.runs import run_outcomes
 from simulator.importers.table.columns import COLUMNS
@@ -83,3 +85,13 @@ def test_the_table_of_the_page_is_read_whole(tmp_path: Path, dtsim: Any) -> None
     found = json.loads(out)
     assert [] == found["not_read"]
     assert found["rows"][0]["predicted"]
+
+
+@pytest.mark.parametrize("mark", [";", "\t"])
+def test_columns_may_be_separated_as_spreadsheets_do(tmp_path: Path, mark: str) -> None:
+    """Told by a header without a comma; one with commas is read as ever, whatever its words hold."""
+    plain, other = tmp_path / "plain.csv", tmp_path / "other.csv"
+    plain.write_text("run_id,model,n_gpus,notes\na,llama3_8b,8,x;y\n")
+    other.write_text(plain.read_text().replace("x;y", "z").replace(",", mark))
+    assert ["x;y", "z"] == [read_rows(path)[0]["notes"] for path in (plain, other)]
+    assert ["8", "8"] == [read_rows(path)[0]["n_gpus"] for path in (plain, other)]
