@@ -241,10 +241,15 @@ class Goodput(Tabular):
             title="cost",
             lines=(
                 f"{self.gpu_hours:,.0f} GPU-hours, {price}",
-                f"{in_unit(self.energy, 'MWh', 'J'):,.4g} MWh, {in_unit(answer['co2_kg'], 't', 'kg'):,.4g} t of CO2; "
+                f"{_amount(in_unit(self.energy, 'MWh', 'J'))} MWh, {_amount(in_unit(answer['co2_kg'], 't', 'kg'))} t of CO2; "
                 f"{show(answer['power']['facility_w'], 'W')} while it trains",
             ),
         )
+
+
+def _amount(value: float) -> str:
+    """Four digits, and all of those before the point: 21,170 and 0.1234."""
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
 
 
 def energy_of(job: Job, described: Described, runs: Runs) -> float:
