@@ -16,6 +16,7 @@ __all__ = [
     "data_roots",
     "find_extended",
     "find_spec",
+    "is_path",
     "names",
     "searched_folders",
     "spec_files",
@@ -75,6 +76,11 @@ def names(kind: str) -> list[str]:
     return sorted({file.removesuffix(".toml") for folder in searched_folders(kind) for file in _toml_files(folder)})
 
 
+def is_path(name: str) -> bool:
+    """Return whether a data file is asked for by its path: it ends in .toml or holds a path separator."""
+    return name.lower().endswith(".toml") or "/" in name or os.sep in name
+
+
 def find_spec(kind: str, name: str) -> Path:
     """Return the path of a data file, by name or alias; case, "-", "_", "." and spaces do not matter.
 
@@ -85,7 +91,7 @@ def find_spec(kind: str, name: str) -> Path:
         UnknownNameError: nobody bears the name; the nearest known one is offered.
         SpecError: the name is known, but not what bears it (such as a model whose shape was never published).
     """
-    if name.lower().endswith(".toml") or "/" in name or os.sep in name:
+    if is_path(name):
         path = Path(name).expanduser()
         if not os.path.exists(path):
             raise SpecError(f"{name[:200]}: no such file")

@@ -15,7 +15,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from simulator.errors import SpecError
 from simulator.specs.extends import FileState, file_state, lineage, resolve
 from simulator.specs.files import shown_path
-from simulator.specs.folders import find_spec, searched_folders, spec_files, working_folder
+from simulator.specs.folders import find_spec, is_path, searched_folders, spec_files, working_folder
 from simulator.specs.messages import explain, kind_of
 from simulator.specs.toml_text import KeyPath, checked, key_lines, read_text
 
@@ -151,10 +151,25 @@ def load_named(kind: str, name: str, cls: type[S]) -> S:
     watched = [*folders, *(file.path for file in files)]
     seen = tuple([(path, _changed(path)) for path in watched])
     spec: S = _load(files, cls)  # type: ignore[assignment]
+    if not is_path(name):
+        _check_name(path, spec)
     if len(_FOUND) >= _MOST_FOUND:
         _FOUND.clear()
     _FOUND[key] = spec, seen
     return spec
+
+
+def _check_name(path: Path, spec: BaseModel) -> None:
+    """Refuse a file found by its own name that bears another's inside: a copy, of which answers would say that it is the first.
+
+    Raises:
+        SpecError: it does; a file that is asked for by its path may be called as it likes.
+    """
+    if isinstance(spec, NamedSpec) and spec.name != path.stem:
+        raise SpecError(
+            f'{shown_path(path)}: name = "{spec.name}", but the file is called {path.name}, by which it is found. Way out: name = '
+            f'"{path.stem}"'
+        )
 
 
 @contextmanager
