@@ -35,6 +35,8 @@ __all__ = [
 ]
 
 _MAX_ERRORS = 30
+_MANY = 4
+"""Missing keys of a file that may extend another from which on that is the way out."""
 
 Name = Annotated[str, Field(min_length=1, max_length=200)]
 """Text that is not empty."""
@@ -128,9 +130,13 @@ def _validate(
         if text is None and os.path.isfile(place):
             text = read_text(place)
         lines = key_lines(text or "")
-        found = [explain(item, cls, place, lines, given) for item in error.errors(include_url=False)]
+        items = error.errors(include_url=False)
+        found = [explain(item, cls, place, lines, given) for item in items]
+        lacks = sum(item["type"] == "missing" for item in items)
     messages = [message for _, message in sorted(found, key=lambda pair: pair[0])]
     more = [f"... and {len(messages) - _MAX_ERRORS} more"] if len(messages) > _MAX_ERRORS else []
+    if lacks >= _MANY and issubclass(cls, ExtendingSpec) and "extends" not in data:
+        more.append(f'{place}: Way out: extends = "..." with a file of its kind that says the rest')
     raise SpecError("\n".join(messages[:_MAX_ERRORS] + more))
 
 
