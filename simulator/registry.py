@@ -12,10 +12,10 @@ import importlib
 import inspect
 import pkgutil
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Generic, Protocol, TypeVar
 
-from simulator.errors import UnknownNameError
+from simulator.errors import SpecError, UnknownNameError
 
 __all__ = ["Family"]
 
@@ -29,6 +29,8 @@ class _Named(Protocol):
 
 
 Member = TypeVar("Member", bound=_Named)
+_MISTAKES = (SyntaxError, ImportError, NameError, AttributeError, TypeError, ValueError, LookupError, ArithmeticError)
+"""What a file that somebody wrote may raise when it is loaded; what the machine refuses (OSError, MemoryError) is no mistake of its."""
 
 
 class Family(Generic[Member]):
@@ -46,29 +48,60 @@ class Family(Generic[Member]):
 
     @functools.cached_property
     def members(self) -> dict[str, Member]:
-        """One instance per member, by its own name, in alphabetical order."""
+        """One instance per member, by its own name, in alphabetical order.
+
+        Raises:
+            SpecError: a file cannot be loaded, or a member has no name or that of another.
+        """
         package = importlib.import_module(self.package)
         base = getattr(importlib.import_module(f"{self.package}.base"), self.base)
         found: dict[str, Member] = {}
         cls: Any
         for info in pkgutil.iter_modules(package.__path__):
-            module = importlib.import_module(f"{self.package}.{info.name}")
+            module = self._loaded(
+                functools.partial(importlib.import_module, f"{self.package}.{info.name}"), f"{info.name}.py"
+            )
             for _, cls in inspect.getmembers(module, inspect.isclass):
                 if issubclass(cls, base) and not inspect.isabstract(cls) and cls.__module__ == module.__name__:
-                    found[cls.name] = cls()
+                    self._add(found, cls)
         from importlib.metadata import entry_points
 
         for point in entry_points(group=self.package):
-            cls = point.load()
-            found[cls.name] = cls()
+            self._add(found, self._loaded(point.load, f"entry point {point.name} = {point.value}"))
         return dict(sorted(found.items()))
+
+    def _loaded(self, load: Callable[[], Any], place: str) -> Any:
+        """What a file or an entry point holds; whoever wrote it may have made a mistake."""
+        try:
+            return load()
+        except _MISTAKES as error:
+            raise SpecError(
+                f"{self.package}, {place}: cannot be loaded as {self.kind}: {type(error).__name__}: {error}"
+            ) from error
+
+    def _add(self, found: dict[str, Member], cls: Any) -> None:
+        """Put a member under its name, which it must have to itself."""
+        place = f"{cls.__module__}.{cls.__qualname__}"
+        name = getattr(cls, "name", None)
+        if not isinstance(name, str):
+            raise SpecError(f'{place}: every {self.kind} has a name. Way out: name = "..." in the class')
+        if name in found:
+            raise SpecError(self._twice(name, place, found[name]))
+        found[name] = cls()
+
+    def _twice(self, name: str, place: str, other: Any) -> str:
+        there = type(other)
+        return f"{place}: its name or alias {name!r} is one of {there.__module__}.{there.__qualname__}, too; give one of them another"
 
     @functools.cached_property
     def _aliases(self) -> dict[str, str]:
         table: dict[str, str] = {}
         for name, member in self.members.items():
             for alias in (name, *getattr(member, "aliases", ())):
-                table[_plain(alias)] = name
+                if table.setdefault(_plain(alias), name) != name:
+                    cls = type(member)
+                    place = f"{cls.__module__}.{cls.__qualname__}"
+                    raise SpecError(self._twice(alias, place, self.members[table[_plain(alias)]]))
         return table
 
     def get(self, name: str) -> Member:
@@ -76,6 +109,7 @@ class Family(Generic[Member]):
 
         Raises:
             UnknownNameError: nobody bears the name; the nearest known one is offered.
+            SpecError: two members share a name or alias.
         """
         key = _plain(name)
         if key not in self._aliases:

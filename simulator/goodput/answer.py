@@ -241,7 +241,7 @@ class Goodput(Tabular):
             title="cost",
             lines=(
                 f"{amount(self.gpu_hours)} GPU-hours, {price}",
-                f"{in_unit(self.energy, 'MWh', 'J'):,.4g} MWh, {in_unit(answer['co2_kg'], 't', 'kg'):,.4g} t of CO2; "
+                f"{amount(in_unit(self.energy, 'MWh', 'J'))} MWh, {amount(in_unit(answer['co2_kg'], 't', 'kg'))} t of CO2; "
                 f"{show(answer['power']['facility_w'], 'W')} while it trains",
             ),
         )

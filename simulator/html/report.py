@@ -22,7 +22,7 @@ from simulator.job import Job
 from simulator.program.prices import ACCOUNTS
 from simulator.report.prediction import Prediction
 from simulator.report.schema import SCHEMA_VERSION
-from simulator.report.summary import headline
+from simulator.report.summary import headline, unseen_words
 from simulator.report.table import Section, sections_html
 from simulator.specs import write_text
 from simulator.studies.explanation import explain, from_peak_to_step
@@ -153,6 +153,7 @@ def _trust(p: Prediction) -> dict[str, Any]:
     return {
         "kind": facts["kind_of_run"],
         "runs": facts["runs_of_this_kind"],
+        "unseen": unseen_words(facts),
         "terms": [(str(term), sigma) for term, sigma in terms],
         "calibrated": facts["calibration"]["calibrated"],
         "uncalibrated": facts["calibration"]["uncalibrated"],

@@ -15,6 +15,7 @@ from simulator.importers.base import Importer
 from simulator.importers.document import Document, open_document
 from simulator.importers.hugging_face_config import WAY_OUT, Config
 from simulator.importers.hugging_face_shapes import class_defaults, shape_of, types
+from simulator.importers.hugging_face_traits import fills_masks, like_bert
 from simulator.importers.imported import Findings, Imported, brief
 from simulator.importers.trees import Tree
 from simulator.specs import validate_spec
@@ -30,6 +31,8 @@ _SIZES = {"num_hidden_layers", "n_layer", "num_layers"}
 _LLAMA_NAMES = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "vocab_size")
 _OTHER_LAYERS = re.compile(r"mamba|rwkv|jamba|zamba|bamba|recurrent|whisper|clip|wav2vec|lfm|falcon_h|retnet|xlstm")
 """Types whose layers are of other kinds, whatever names their sizes have."""
+_CARRIED = re.compile(r"mamba_.*|ssm_.*|linear_attn_config|attn_type_list|layers_block_type|hybrid_.*|conv_L_cache")
+"""Keys of files in which some layers carry a state; a list of ones says that none does (MiniMax)."""
 _NO_EFFECT = re.compile(
     r"_?name_or_path|architectures|auto_map|.*_token_id|.*_token_index|torch_dtype|dtype|transformers_version|use_cache|"
     r".*initializer.*|.*_eps|.*_epsilon|rope_.*|rotary_emb_base|.*dropout.*|.*_pdrop|hidden_act|hidden_activation|activation_function|"
@@ -82,10 +85,10 @@ class HuggingFaceConfig(Importer):
             findings.assume(
                 "model.family",
                 config.kind,
-                "not a known model_type: its sizes are read by the names that llama uses"
-                if "type_vocab_size" not in inner
-                else "not a known model_type: its sizes are read by the names that bert uses",
+                f"not a known model_type: its sizes are read by the names that {'bert' if like_bert(inner) else 'llama'} uses",
             )
+            if fills_masks(inner):
+                findings.assume("model.architecture", "encoder", "its class predicts masked tokens (ForMaskedLM)")
         return findings.done()
 
 
@@ -120,11 +123,25 @@ def _type_of(config: dict[str, Any], place: str) -> str:
             f"{place}: hidden_size_per_layer_input = {str(config['hidden_size_per_layer_input'])[:20]}: embeddings of each layer are "
             f"not modelled. {WAY_OUT}"
         )
-    if kind in KNOWN_TYPES or likely:
+    if kind in KNOWN_TYPES:
+        return str(kind)
+    other = next(
+        (key for key, value in config.items() if _CARRIED.fullmatch(key) and value and not _all_ones(value)), None
+    )
+    if likely and other is not None:
+        raise SpecError(
+            f"{place}: model_type = {str(kind)[:60]!r} is not known, and {other} says that some of its layers carry a state along the "
+            f"sequence in place of attention. {WAY_OUT}"
+        )
+    if likely:
         return str(kind)
     raise SpecError(
         f"{place}: model_type = {str(kind)[:60]!r} cannot be read; known: {', '.join(KNOWN_TYPES)}. {WAY_OUT}"
     )
+
+
+def _all_ones(value: Any) -> bool:
+    return isinstance(value, list) and all(one == 1 for one in value)
 
 
 def _filled(

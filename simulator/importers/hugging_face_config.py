@@ -43,13 +43,15 @@ class Config:
         return self.parts[key]
 
     def whole(self, *keys: str, default: int | None = None) -> int:
-        """Return the first of these keys that is there, a whole number above zero.
+        """Return the first of these keys that is there, a whole number above zero; of a list with one for each layer, the one of all.
 
         Raises:
             SpecError: none is there and there is no default, or it is no such number.
         """
         key = next((k for k in keys if self.get(k) is not None), keys[0])
         value = self.get(key)
+        if isinstance(value, list) and value and all(one == value[0] for one in value):
+            value = value[0]
         if value is None and default is not None:
             return default
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:

@@ -19,8 +19,17 @@ from typing import Any
 
 from simulator.errors import SpecError
 from simulator.importers.hugging_face_config import Config
+from simulator.importers.hugging_face_sparse import sparse_layers
 from simulator.importers.hugging_face_states import mamba2, mamba_beside_attention, nemotron_h, qwen3_next, shortest
-from simulator.importers.hugging_face_traits import DEFAULTS, NORMED_HEADS, QKV_BIAS, TIED, TRAITS
+from simulator.importers.hugging_face_traits import (
+    DEFAULTS,
+    NORMED_HEADS,
+    QKV_BIAS,
+    TIED,
+    TRAITS,
+    fills_masks,
+    like_bert,
+)
 
 __all__ = ["class_defaults", "shape_of", "types"]
 
@@ -61,10 +70,14 @@ def shape_of(config: Config) -> Table:
     Raises:
         SpecError: a size is missing or wrong.
     """
-    reader = _READERS.get(config.kind)
-    if reader is None:
-        reader = _encoder if config.get("type_vocab_size") else _either(config)
+    reader = _READERS.get(config.kind) or (_encoder if like_bert(config.data) else _either(config))
     table = reader(config)
+    if config.kind not in _READERS and fills_masks(config.data):
+        table |= {
+            "architecture": "encoder",
+            "tied_embeddings": config.flag("tie_word_embeddings", True),
+            "head_transform": True,
+        }
     return table | ({} if table.get("gated_mlp", True) else _written_out(config))
 
 
@@ -206,9 +219,7 @@ def _experts(c: Config) -> Table:
     shared = shared or c.count("shared_expert_intermediate_size")
     if shared:
         table["shared_expert_ffn"] = shared
-    every = c.whole("decoder_sparse_step", "interleave_moe_layer_step", "moe_layer_interval", default=1)
-    dense_layers = max(c.count("first_k_dense_replace"), c.count("moe_layer_start_index"), _dense_layers(c))
-    table |= {"dense_layers": dense_layers} | ({"moe_every": every} if every > 1 else {})
+    table |= sparse_layers(c, table["layers"])
     groups, used = c.count("n_group"), c.count("topk_group")
     if groups > 1 and used and used < groups:
         table |= {"expert_groups": groups, "groups_per_token": used}
@@ -217,15 +228,6 @@ def _experts(c: Config) -> Table:
     if c.count("num_nextn_predict_layers"):
         table["mtp_layers"] = c.whole("num_nextn_predict_layers")
     return table
-
-
-def _dense_layers(c: Config) -> int:
-    """How many layers mlp_layer_types calls dense, all at the beginning; 0 without it."""
-    kinds = c.words("mlp_layer_types")
-    dense = kinds.count("dense")
-    if set(kinds) - {"dense", "sparse"} or "sparse" in kinds[:dense]:
-        raise SpecError(f"{c.path}: mlp_layer_types: only dense layers in front of sparse ones are modelled")
-    return dense
 
 
 def _latent(c: Config) -> Table:
@@ -239,7 +241,7 @@ def _latent(c: Config) -> Table:
 def _gpt(c: Config) -> Table:
     """gpt2 and what is named like it: layer norms, two matrices an MLP, biases unless switched off."""
     kind = "falcon" if c.kind in _FALCONS else c.kind
-    hidden = c.whole("n_embd", "hidden_size", "d_model")
+    hidden = c.whole("n_embd", "n_embed", "hidden_size", "d_model")  # n_embed: bloom's own files
     heads = c.whole("n_head", "num_attention_heads", "num_heads", "n_heads")
     layers = c.whole("n_layer", "num_hidden_layers", "num_layers", "n_layers")
     inner = c.part("attn_config") if kind == "mpt" and c.get("attn_config") is not None else c

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["DEFAULTS", "NORMED_HEADS", "QKV_BIAS", "TIED", "TRAITS"]
+__all__ = ["DEFAULTS", "NORMED_HEADS", "QKV_BIAS", "TIED", "TRAITS", "fills_masks", "like_bert"]
 
 NORMED_HEADS = ("qwen3", "qwen3_moe", "gemma3_text", "olmo2", "olmo3", "qwen3_vl_text", "qwen3_vl_moe_text", "olmoe",
                  "exaone4", "apertus", "dots1", "flex_olmo")  # fmt: skip
@@ -48,3 +48,14 @@ DEFAULTS: dict[str, dict[str, Any]] = {
               "num_key_value_heads": 32, "vocab_size": 151936, "max_position_embeddings": 32768},
 }  # fmt: skip
 """What the classes fill in where a file leaves it out; needed inside other models only."""
+
+
+def like_bert(data: dict[str, Any]) -> bool:
+    """Whether a file of a type that is not known has one of the keys that only bert and its kin have: they tell segments apart."""
+    return "type_vocab_size" in data
+
+
+def fills_masks(data: dict[str, Any]) -> bool:
+    """Whether the class that a file names predicts masked tokens, so that every token sees all others."""
+    named = data.get("architectures")
+    return isinstance(named, list) and any(str(one).endswith("ForMaskedLM") for one in named)

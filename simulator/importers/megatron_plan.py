@@ -83,6 +83,8 @@ def read_deepspeed(settings: Settings, findings: Findings) -> None:
 def _precision(settings: Settings, findings: Findings) -> None:
     bf16, fp16 = settings.flag("bf16"), settings.flag("fp16")
     base = "bf16" if bf16 else "fp16" if fp16 else None
+    if bf16 and fp16:
+        findings.skip(settings.said("fp16"), "beside bf16, which is taken; Megatron refuses both")
     fp8, fp4 = settings.take("fp8_format", "fp8"), settings.take("fp4_format", "fp4")
     recipe = settings.take("fp8_recipe")
     settings.take("fp4_recipe")

@@ -31,7 +31,7 @@ class QLearning(Planner[Choices]):
     """Watkins' rule, with less and less drawn."""
 
     name = "q_learning"
-    aliases: ClassVar[tuple[str, ...]] = ("auto_map", "dqn")
+    aliases: ClassVar[tuple[str, ...]] = ("dqn",)
     source = "Wang et al., Auto-MAP, arXiv 2007.04069; Watkins 1989"
     solves = Layouts
     draws = True

@@ -27,7 +27,7 @@ class TreeSearch(Planner[Choices]):
     """Upper confidence bounds on a tree of decisions."""
 
     name = "tree_search"
-    aliases: ClassVar[tuple[str, ...]] = ("mcts", "automap")
+    aliases: ClassVar[tuple[str, ...]] = ("mcts",)
     source = "Schaarschmidt et al., Automap, arXiv 2112.02958; Kocsis and Szepesvari 2006 (UCT)"
     solves = Layouts
     draws = True

@@ -16,7 +16,7 @@ from simulator.report.table import Section, Table, bar, percent
 from simulator.report.window import step_window
 from simulator.units import show
 
-__all__ = ["describe", "headline", "memory_section", "sure_section", "time_section"]
+__all__ = ["describe", "headline", "memory_section", "sure_section", "time_section", "unseen_words"]
 
 _MOST_RANKS = 16
 _MOST_TENSORS = 6
@@ -190,6 +190,13 @@ def _staleness_in_waves(waves: Mapping[str, int], bound: float | None) -> list[s
     ]
 
 
+def unseen_words(facts: dict[str, Any]) -> str:
+    """Return what of code, plan and machine widens the band of a prediction with this provenance, as a line; "" for nothing."""
+    names = facts.get("unknown", ())
+    verb = "is" if len(names) == 1 else "are"
+    return f"its {' and '.join(names)} {verb} assumed, or in no measured run: the band is wider for it" if names else ""
+
+
 def sure_section(prediction: Prediction) -> Section:
     """Return what the band rests on: runs of this kind, the widest terms, what nobody measured, what was assumed."""
     facts, lines = prediction.provenance, []
@@ -202,6 +209,7 @@ def sure_section(prediction: Prediction) -> Section:
         )
     else:
         lines.append(f"runs of this kind ({kind}): none measured; the spread of all kinds is used")
+    lines += filter(None, [unseen_words(facts)])
     terms = sorted(prediction.spreads(slower=True).items(), key=lambda term: -term[1])[:_MOST_TERMS]
     lines.append(
         "widest terms of the band, towards slower (1 sigma): "

@@ -11,6 +11,7 @@ import inspect
 import os
 import sys
 from pathlib import Path
+from typing import TypeVar
 
 from simulator.errors import SimulatorError, SpecError
 from simulator.schedules.base import Schedule, Shape
@@ -22,6 +23,7 @@ from simulator.specs import read_bytes
 
 __all__ = ["blame", "is_code_file", "known_schedule_file", "run_schedule_file"]
 
+Made = TypeVar("Made")
 _LARGEST_FILE = 2**20
 _RUN: dict[str, Schedule] = {}
 """Schedules of files that were executed, by their real path."""
@@ -93,13 +95,24 @@ def _checked(cls: type[Schedule], path: str) -> Schedule:
     class Checked(cls):  # type: ignore[misc, valid-type]
         name = path
 
+        def placement(self, shape: Shape) -> Placement:
+            made: Placement = _made("placement", super().placement(shape), Placement, path)
+            return made
+
         def order(self, shape: Shape, placement: Placement) -> PipelineOrder:
-            found: PipelineOrder = super().order(shape, placement)
+            found: PipelineOrder = _made("order", super().order(shape, placement), PipelineOrder, path)
             check_order(found, placement, shape.microbatches)
             check_order_runs(found)
             return found
 
     return Checked()
+
+
+def _made(method: str, value: Made, kind: type[Made], path: str) -> Made:
+    """What a method of the user's made, if it is of its kind."""
+    if not isinstance(value, kind):
+        raise SpecError(f"{path}: {method} returns a {kind.__name__}, but it returned {type(value).__name__}")
+    return value
 
 
 def blame(error: BaseException) -> str | None:

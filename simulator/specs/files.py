@@ -7,6 +7,7 @@ import csv
 import os
 import stat
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -51,10 +52,16 @@ def read_bytes(
 
 
 class CsvRows:
-    """The rows of a CSV by the names of its header, as `csv.DictReader`; what is no CSV raises an error that names the line."""
+    """The rows of a CSV by the names of its header, as `csv.DictReader`; what is no CSV raises an error that names the line.
+
+    Columns whose header has no comma may be separated by tabs or semicolons, as spreadsheets write them.
+    """
 
     def __init__(self, lines: Iterable[str], place: str, error: type[SimulatorError] = SpecError) -> None:
-        self._rows, self._place, self._error = csv.DictReader(lines), place, error
+        rest = iter(lines)
+        header = list(islice(rest, 1))
+        mark = next((mark for mark in ",\t;" if any(mark in line for line in header)), ",")
+        self._rows, self._place, self._error = csv.DictReader(chain(header, rest), delimiter=mark), place, error
 
     def __iter__(self) -> Iterator[dict[str | Any, str | Any]]:
         with self._named():

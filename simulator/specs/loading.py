@@ -15,7 +15,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from simulator.errors import SpecError
 from simulator.specs.extends import FileState, file_state, lineage, resolve
 from simulator.specs.files import shown_path
-from simulator.specs.folders import find_spec, searched_folders, spec_files, working_folder
+from simulator.specs.folders import find_spec, is_path, searched_folders, spec_files, working_folder
 from simulator.specs.messages import explain, kind_of
 from simulator.specs.toml_text import KeyPath, checked, key_lines, read_text
 
@@ -35,6 +35,8 @@ __all__ = [
 ]
 
 _MAX_ERRORS = 30
+_MANY = 4
+"""Missing keys of a file that may extend another from which on that is the way out."""
 
 Name = Annotated[str, Field(min_length=1, max_length=200)]
 """Text that is not empty."""
@@ -128,9 +130,13 @@ def _validate(
         if text is None and os.path.isfile(place):
             text = read_text(place)
         lines = key_lines(text or "")
-        found = [explain(item, cls, place, lines, given) for item in error.errors(include_url=False)]
+        items = error.errors(include_url=False)
+        found = [explain(item, cls, place, lines, given) for item in items]
+        lacks = sum(item["type"] == "missing" for item in items)
     messages = _joined(sorted(found, key=lambda one: one[0]))
     more = [f"... and {len(messages) - _MAX_ERRORS} more"] if len(messages) > _MAX_ERRORS else []
+    if lacks >= _MANY and issubclass(cls, ExtendingSpec) and "extends" not in data:
+        more.append(f'{place}: Way out: extends = "..." with a file of its kind that says the rest')
     raise SpecError("\n".join(messages[:_MAX_ERRORS] + more))
 
 
@@ -159,10 +165,25 @@ def load_named(kind: str, name: str, cls: type[S]) -> S:
     watched = [*folders, *(file.path for file in files)]
     seen = tuple([(path, _changed(path)) for path in watched])
     spec: S = _load(files, cls)  # type: ignore[assignment]
+    if not is_path(name):
+        _check_name(path, spec)
     if len(_FOUND) >= _MOST_FOUND:
         _FOUND.clear()
     _FOUND[key] = spec, seen
     return spec
+
+
+def _check_name(path: Path, spec: BaseModel) -> None:
+    """Refuse a file found by its own name that bears another's inside: a copy, of which answers would say that it is the first.
+
+    Raises:
+        SpecError: it does; a file that is asked for by its path may be called as it likes.
+    """
+    if isinstance(spec, NamedSpec) and spec.name != path.stem:
+        raise SpecError(
+            f'{shown_path(path)}: name = "{spec.name}", but the file is called {path.name}, by which it is found. Way out: name = '
+            f'"{path.stem}"'
+        )
 
 
 @contextmanager

@@ -39,7 +39,7 @@ def explain(
         known = _keys_at(cls, at[:-1])
         name = str(at[-1])
         meant = explained(name)
-        guess = None if meant else nearest(name, known, TYPING_SLIP)
+        guess = None if meant else _in_another_table(cls, at) or nearest(name, known, TYPING_SLIP)
         hint = f" Here: {meant}." if meant else f" Did you mean {guess}?" if guess else ""
         shown = f"Known: {', '.join(known)}" if len(known) <= FEW else f"Nearest: {', '.join(nearest_few(name, known))}"
         return line, f"{where}: {path} = {_brief(value)}", f"unknown key.{hint} {shown}"
@@ -97,6 +97,14 @@ def _keys_at(cls: type[BaseModel], at: KeyPath) -> list[str]:
         if isinstance(part, str) and part in model.model_fields:
             model = next(_models_in(model.model_fields[part].annotation), model)
     return sorted(field.alias or name for name, field in model.model_fields.items())
+
+
+def _in_another_table(cls: type[BaseModel], at: KeyPath) -> str | None:
+    """The places in other tables of the same file where a key of this name belongs; None where there is none."""
+    if len(at) != 2 or at[0] not in cls.model_fields:
+        return None
+    tables = ((name, next(_models_in(field.annotation), None)) for name, field in cls.model_fields.items())
+    return " or ".join(f"{name}.{at[1]}" for name, table in tables if table and at[1] in table.model_fields) or None
 
 
 def _models_in(annotation: object) -> Iterator[type[BaseModel]]:

@@ -102,7 +102,7 @@ def with_a_plan(job: Job) -> Job:
     if found is None:
         return job
     what = (
-        f"quickest that fits of {answer.space.size:,} plans, by a quick search"
+        f"quickest of {answer.space.size:,} plans that fits with a probability of {percent(answer.probability)}, by a quick search"
         if answer.best
         else "plan that lacks least memory"
     )

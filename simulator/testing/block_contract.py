@@ -78,7 +78,12 @@ def small_model(**fields: Any) -> Model:
 
 @contextlib.contextmanager
 def trying(member: Attention | Mixer) -> Iterator[None]:
-    """A block that is not saved in its family's folder is known by its name inside."""
+    """A block that is not saved in its family's folder is known by its name inside.
+
+    Raises:
+        AssertionError: it has no source.
+    """
+    _require(bool(getattr(member, "source", "")), f"{member.name}: no source")
     family: Family[Any] = ATTENTIONS if isinstance(member, Attention) else MIXERS
     family.members[member.name] = member
     family.__dict__.pop("_aliases", None)

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from simulator.collectives import ALGORITHMS
-from simulator.collectives.base import Collective, Leg, Pattern, Phase, Transfer
+from simulator.collectives.base import KINDS, PROTOCOLS, Collective, Leg, Pattern, Phase, Transfer
 from simulator.collectives.rounds import legs_of, pattern_of
 from simulator.hardware.coefficients import load_cost_table
 from simulator.hardware.fabric import Fabric, GroupPlacement, describe_group
@@ -31,7 +31,19 @@ class CollectiveContract:
 
     @staticmethod
     def cases(member: Collective) -> list[tuple[str, GroupPlacement]]:
-        """Return the (kind, group) that the algorithm works for: send_recv joins two ranks."""
+        """Return the (kind, group) that the algorithm works for: send_recv joins two ranks.
+
+        Raises:
+            AssertionError: kinds or protocols are not those that are known, or it has no source.
+        """
+        for field, known in (("kinds", KINDS), ("protocols", PROTOCOLS)):
+            named = getattr(member, field)
+            _require(
+                bool(named) and not isinstance(named, str), f"{member.name}: {field} is a tuple of words, not {named!r}"
+            )
+            unknown = sorted(set(named) - set(known))
+            _require(not unknown, f"{member.name}: {field}: {unknown} is not among {', '.join(known)}")
+        _require(bool(getattr(member, "source", "")), f"{member.name}: no source")
         pairs = [(kind, g) for kind in member.kinds for g in GROUPS if kind != "send_recv" or g.ranks == 2]
         return [(kind, g) for kind, g in pairs if member.works(kind, g)]
 
@@ -94,8 +106,8 @@ class CollectiveContract:
                 )
 
     def check_source(self, member: Collective) -> None:
-        """Name, kinds and source are given, and the family finds it by its name."""
-        _require(bool(member.source) and bool(member.kinds), f"{member.name}: kinds and source must be given")
+        """Kinds, protocols and source are given, and the family finds it by its name."""
+        self.cases(member)
         _require(ALGORITHMS.get(member.name) is member, f"{member.name}: the family finds another")
 
 

@@ -10,10 +10,12 @@ import math
 from dataclasses import replace
 from pathlib import Path
 
+from simulator.collectives.base import KINDS
 from simulator.lowering.exchanges.base import GradientExchange, Part, StepKind, Terms
 from simulator.lowering.layers.rows import Rows
 from simulator.plan.plan import Plan
 from simulator.program.program import COLLECTIVE, OperatorTable
+from simulator.units import BYTES_PER_ELEMENT
 from simulator.workload.optimizers import optimizer_cost
 
 __all__ = ["ExchangeContract"]
@@ -57,7 +59,7 @@ class ExchangeContract:
         member = self.exchange
         stem = Path(inspect.getfile(type(member))).stem
         self._require(member.name == stem, f"its name is the name of its file, {stem!r}")
-        self._require(bool(member.source.strip()), "it names its source")
+        self._require(bool(getattr(member, "source", "").strip()), "it names its source")
         self._require(member.usual or bool(member.unsaid.strip()), "it says what a prediction does not tell of it")
         for option in member.options:
             self._require(option in Plan.model_fields, f"its option {option!r} is a choice of a plan")
@@ -92,7 +94,11 @@ class ExchangeContract:
                 finite = all((column >= 0.0).all() and math.isfinite(column.sum()) for column in columns)
                 self._require(finite, f"bytes and FLOP of {table.name} are finite and not negative")
                 self._require(bool(table.read.sum() >= half.read.sum()), "more weights take no less")
-                groups = {table.group[row] for row in range(len(table.work)) if table.kind[row] == COLLECTIVE}
+                sends = [row for row in range(len(table.work)) if table.kind[row] == COLLECTIVE]
+                for word, known in ((table.work, KINDS), (table.dtype, BYTES_PER_ELEMENT)):
+                    unknown = {word[row] for row in sends} - set(known)
+                    self._require(not unknown, f"it sends by {', '.join(sorted(unknown))}; known: {', '.join(known)}")
+                groups = {table.group[row] for row in sends}
                 self._require(groups <= {_PART.group}, f"collectives are among the ranks of the group: {groups}")
             there = any(len(table.work) for table in tables)
             self._require(there == kind.exchanges, f"a step in which something is exchanged has rows for it: {kind}")

@@ -77,7 +77,7 @@ class OptimizerContract:
         member = self.optimizer
         stem = Path(inspect.getfile(type(member))).stem
         self._require(member.name == stem, f"its name is the name of its file, {stem!r}")
-        self._require(bool(member.source.strip()), "it names the source of its rule")
+        self._require(bool(getattr(member, "source", "").strip()), "it names the source of its rule")
         self._require(all(isinstance(alias, str) and alias for alias in member.aliases), "its aliases are names")
         whole = isinstance(member.listed_results, int) and member.listed_results >= 0
         self._require(whole, f"listed_results is a whole number >= 0, not {member.listed_results!r}")

@@ -69,7 +69,7 @@ class ScheduleContract:
         schedule = self.schedule
         stem = Path(inspect.getfile(type(schedule))).stem
         self._require(schedule.name == stem, f"its name is the name of its file, {stem!r}")
-        self._require(bool(schedule.source.strip()), "it names the source of its rule")
+        self._require(bool(getattr(schedule, "source", "").strip()), "it names the source of its rule")
         self._require(all(isinstance(alias, str) and alias for alias in schedule.aliases), "its aliases are names")
         self._require(schedule.replicas >= 1, "replicas is at least 1")
 

@@ -9,10 +9,12 @@ backward on simulated ranks, and compared with what one rank computes.
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -31,7 +33,7 @@ from simulator.workload.graph import Dim, LayerGraph, Product, Tensor
 from simulator.workload.operator import Operator
 from simulator.workload.operators import operators
 
-__all__ = ["StrategyContract", "trying"]
+__all__ = ["StrategyContract", "dimensions", "trying"]
 
 _RANKS, _MESH_RANKS = (1, 2, 4), (1, 4, 8)
 """Degrees of tensor parallelism in which a strategy is tried, on one axis or several."""
@@ -59,6 +61,35 @@ def trying(strategy: Strategy) -> Iterator[None]:
         STRATEGIES.members.update(before)
         STRATEGIES.__dict__.pop("_aliases", None)
         compose.cache_clear()
+
+
+_STATES = {"ssm_heads": 8, "ssm_head_dim": 16, "ssm_groups": 2, "ssm_state": 16, "conv_width": 4}
+_LATENT = {
+    "kv_heads": 8,
+    "q_lora_rank": 16,
+    "kv_lora_rank": 16,
+    "qk_nope_head_dim": 8,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 8,
+}
+_SHAPES: tuple[dict[str, Any], ...] = (
+    {"experts": 4, "experts_per_token": 2, "mtp_layers": 1},
+    {"mixers": ["mamba2", "delta"], **_STATES},
+    {"attention": "latent", **_LATENT},
+    {"architecture": "encoder", "head_transform": True, "positions": "learned"},
+)
+"""Models that have every kind of layer between them, beside the plain one."""
+
+
+@functools.lru_cache(maxsize=1)
+def dimensions() -> frozenset[str]:
+    """Return the names of the dimensions that tensors of layers have."""
+    found: set[str] = set()
+    for shape in ({}, *_SHAPES):
+        for graph in BlockContract.graphs(small_model(**shape)):
+            made = (*graph.inputs, *graph.weights, *(t for op in graph.ops for t in (*op.inputs, *op.outputs)))
+            found.update(dim.name for tensor in made for dim in tensor.dims)
+    return frozenset(found)
 
 
 class StrategyContract:
@@ -101,8 +132,13 @@ class StrategyContract:
         """It is known by its name, says where it comes from, and divides something."""
         found = STRATEGIES.get(self.strategy.name)
         _require(type(found) is type(self.strategy), f"{self.strategy.name!r} is the name of {type(found).__name__}")
-        _require(bool(self.strategy.source), f"{self.strategy.name}: no source")
+        _require(bool(getattr(self.strategy, "source", "")), f"{self.strategy.name}: no source")
         _require(bool(self.strategy.dims), f"{self.strategy.name} divides no dimension")
+        _require(isinstance(self.strategy.dims, frozenset), f"{self.strategy.name}: dims is a frozenset of names")
+        unknown = sorted(self.strategy.dims - dimensions())
+        _require(
+            not unknown, f"{self.strategy.name} divides {unknown}, but no tensor of any layer has such a dimension"
+        )
 
     @staticmethod
     def check_tensors(layout: Layout, graph: LayerGraph) -> None:

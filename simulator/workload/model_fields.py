@@ -319,11 +319,13 @@ class ModelFields(NamedSpec):
             )
 
     def _check_blocks(self) -> None:
-        """Attention and mixers are known by their files, and attention knows which fields go with it."""
+        """Architecture, attention and mixers are known by their files, and attention knows which fields go with it."""
         from simulator.workload.blocks.attention import ATTENTIONS
         from simulator.workload.blocks.mixer import MIXERS
+        from simulator.workload.families import FAMILIES
 
         known = (
+            ("architecture", self.architecture, [*FAMILIES.members]),
             ("attention", self.attention, [*ATTENTIONS.members]),
             *(("mixers", m, [*MIXERS.members, "none"]) for m in self.mixers),
         )

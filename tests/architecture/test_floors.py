@@ -35,7 +35,7 @@ FLOORS = (
 """From the ground up.  A room may import rooms below it and its own files; never a neighbour on its floor."""
 
 FLOOR_OF = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
-TESTING_FLOOR = FLOOR_OF["simulation"]
+TESTING_FLOOR = FLOOR_OF["search"]
 """`testing` may import up to this floor, and nobody may import it."""
 
 

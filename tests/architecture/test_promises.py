@@ -198,6 +198,16 @@ from simulator.testing.planner_contract import PlannerContract
 PlannerContract(PLANNERS.get("longest_first")).check_all()
 """,
     ),
+    "search strategy": Promise(
+        example="every_nth.py",
+        target="simulator/search/strategies/every_nth.py",
+        tests=("tests/contracts",),
+        check="""
+from simulator.search.strategies import STRATEGIES
+from simulator.testing.search_contract import SearchContract
+SearchContract(STRATEGIES.get("every_nth")).check_all()
+""",
+    ),
     "optimizer": Promise(
         example="signum.py",
         target="simulator/workload/optimizers/signum.py",

@@ -54,3 +54,19 @@ def test_the_contract_catches_a_ring_that_stops_early() -> None:
 def test_ring_all_reduce_of_four_ranks_moves_one_and_a_half_messages_in_six_hops() -> None:
     steps = list(ALGORITHMS.get("ring").steps("all_reduce", describe_group(4)))
     assert 6 + 1.5 == step_seconds(steps, message=1.0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"kinds": ("brodcast",)}, r"kinds: \['brodcast'\] is not among all_reduce"),
+        ({"kinds": "broadcast"}, "kinds is a tuple of words, not 'broadcast'"),
+        ({"protocols": ("simpel",)}, r"protocols: \['simpel'\] is not among ll, ll128, simple"),
+        ({"source": ""}, "no source"),
+    ],
+)
+def test_the_contract_catches_words_that_nobody_knows(changes: dict[str, object], said: str) -> None:
+    """A kind that does not exist is never asked for, so nothing else would notice."""
+    slip = type("Slip", (type(ALGORITHMS.get("binomial")),), changes)
+    with pytest.raises(AssertionError, match=said):
+        CollectiveContract().check_result(slip())

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from simulator.lowering.exchanges import EXCHANGES
-from simulator.lowering.exchanges.base import EVERY_STEP, GradientExchange, StepKind, Terms
+from simulator.lowering.exchanges.base import EVERY_STEP, GradientExchange, Part, StepKind, Terms, send
+from simulator.lowering.layers.rows import Rows
 from simulator.testing.exchange_contract import ExchangeContract
 
 
@@ -39,3 +40,17 @@ def test_the_contract_says_what_is_broken() -> None:
         setattr(member, field, value)
         with pytest.raises(AssertionError, match=said):
             ExchangeContract(member).check_all()
+
+
+@pytest.mark.parametrize(("collective", "dtype"), [("allgather", "fp32"), ("all_gather", "fp33")])
+def test_words_that_no_price_knows_are_caught(collective: str, dtype: str) -> None:
+    """Else the first prediction that uses the exchange finds them."""
+
+    class Slip(_Broken):
+        kept = (StepKind("one", exchanges=True),)
+
+        def before(self, rows: Rows, kind: StepKind, part: Part, terms: Terms) -> None:
+            send(rows, "values", part, collective, part.weights, dtype)
+
+    with pytest.raises(AssertionError, match=r"it sends by (allgather|fp33); known: "):
+        ExchangeContract(Slip()).check_all()

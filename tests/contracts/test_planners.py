@@ -9,6 +9,7 @@ import pytest
 from simulator.planners import PLANNERS
 from simulator.planners.base import Planner
 from simulator.planners.ideals import Ideals
+from simulator.planners.problems.placement import Assignment, Placement
 from simulator.testing.planner_contract import PlannerContract
 
 
@@ -36,3 +37,24 @@ class Worse(Ideals):
 def test_who_says_too_much_is_caught() -> None:
     with pytest.raises(AssertionError, match="but the best of contiguous placements is"):
         PlannerContract(Worse()).check_all(60)
+
+
+class Silent(Planner[Assignment]):
+    """Offers nothing, or what is no plan."""
+
+    name, source, solves = "silent", "nowhere", Placement
+    offered: Any = None
+
+    def plan(self, problem: Any, oracle: Any, seed: int) -> float | None:
+        if self.offered is not None:
+            oracle.cost(self.offered)
+        return None
+
+
+@pytest.mark.parametrize("offered", [None, (99,)])
+def test_who_offers_no_plan_is_caught(offered: Any) -> None:
+    """Where nothing is found the planner says that no plan can hold; it may not say so of every problem."""
+    planner = Silent()
+    planner.offered = offered
+    with pytest.raises(AssertionError, match=r"it offered no plan that holds, though \d+ of 5 problems have one"):
+        PlannerContract(planner).check_all(5)

@@ -193,3 +193,19 @@ def test_a_key_that_all_heads_share_is_brought_to_all_and_its_gradients_are_adde
 def test_an_unknown_layout_is_refused_with_the_nearest_name() -> None:
     with pytest.raises(UnknownNameError, match=r"no layout 'megatrom'. Did you mean 'megatron'"):
         predicted(layout="megatrom")
+
+
+@pytest.mark.parametrize(
+    ("dims", "said"),
+    [(frozenset(("fnn", "vocabulary")), r"divides \['fnn'\], but no tensor"), ("ffn", "dims is a frozenset of names")],
+)
+def test_a_dimension_that_no_layer_has_is_caught(dims: Any, said: str) -> None:
+    """A slip of the pen would leave a dimension whole in silence."""
+
+    class Slip(Strategy):
+        name, source = "slip", "nowhere"
+
+    Slip.dims = dims
+    Slip.__abstractmethods__ = frozenset()
+    with trying(Slip()), pytest.raises(AssertionError, match=said):
+        StrategyContract(Slip()).check_all()

@@ -74,6 +74,16 @@ PUBLISHED: dict[str, tuple[int, dict[str, Any]]] = {
         "model_type": "roberta", "hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12, "intermediate_size": 3072,
         "max_position_embeddings": 514, "type_vocab_size": 1, "vocab_size": 50265
     }),
+    "bloom-7b1": (7_069_016_064, {
+        "model_type": "bloom", "n_embed": 4096, "n_layer": 30, "num_attention_heads": 32, "n_inner": None, "seq_length": 2048,
+        "offset_alibi": 100, "vocab_size": 250880
+    }),
+    "Hunyuan-A13B": (80_393_183_232, {
+        "model_type": "hunyuan_v1_moe", "head_dim": 128, "hidden_size": 4096, "intermediate_size": 3072, "moe_intermediate_size":
+        [3072] * 32, "moe_topk": [8] * 32, "num_shared_expert": [1] * 32, "num_attention_heads": 32,
+        "num_key_value_heads": 8, "num_experts": 64,
+        "num_hidden_layers": 32, "max_position_embeddings": 32768, "tie_word_embeddings": True, "use_qk_norm": True, "vocab_size": 128167
+    }),
     "mt5-base": (582_401_280, {
         "model_type": "mt5", "d_model": 768, "d_kv": 64, "d_ff": 2048, "num_layers": 12, "num_heads": 12, "vocab_size": 250112,
         "feed_forward_proj": "gated-gelu", "tie_word_embeddings": False
@@ -151,9 +161,51 @@ def test_a_type_that_is_not_known_is_read_by_what_its_file_shows(tmp_path: Path)
     assert any("names that bert uses" in one.why for one in import_file(tmp_path / "config.json").assumed)
 
 
+MASKED = {"architectures": ["SomebodysForMaskedLM"], "model_type": "somebody_s"}
+
+
+def test_a_class_that_predicts_masked_tokens_is_an_encoder(tmp_path: Path) -> None:
+    """Whatever names its sizes have: ModernBERT's are llama's, DeBERTa's are BERT's with no types of segments."""
+    modern = read(tmp_path, LLAMA | MASKED)
+    assert ("encoder", True, True) == (modern.architecture, modern.gated_mlp, modern.tied_embeddings)
+    assert any(
+        ("model.architecture", "encoder") == (one.field, one.value)
+        for one in import_file(tmp_path / "config.json").assumed
+    )
+    deberta = read(tmp_path, LLAMA | MASKED | {"type_vocab_size": 0, "hidden_act": "gelu"})
+    assert ("encoder", False, "layer_norm") == (deberta.architecture, deberta.gated_mlp, deberta.norm)
+    assert any("names that bert uses" in one.why for one in import_file(tmp_path / "config.json").assumed)
+
+
+EXPERTS = LLAMA | {"model_type": "qwen3_moe", "num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 512}
+
+
+def test_layers_that_a_file_lists_as_dense_have_no_experts(tmp_path: Path) -> None:
+    """In front of the others under each of the names; a number is how many layers lie between two with experts."""
+    dense = [
+        {"mlp_only_layers": [0, 1]},
+        {"moe_layer_freq": [0, 0] + [1] * 14},
+        {"mlp_layer_types": ["dense"] * 2 + ["sparse"] * 14},
+    ]
+    assert [2] * 3 == [read(tmp_path, EXPERTS | one).dense_layers for one in dense]
+    assert [1, 2] == [read(tmp_path, EXPERTS | {"moe_layer_freq": every}).moe_every for every in (1, 2)]
+    read(tmp_path, EXPERTS | {"moe_layer_freq": 1})
+    assert not [one for one in import_file(tmp_path / "config.json").not_understood if "moe_layer_freq" in one.text]
+
+
+def test_a_list_of_ones_says_that_no_layer_carries_a_state(tmp_path: Path) -> None:
+    assert 16 == read(tmp_path, LLAMA | {"model_type": "minimax_m2", "attn_type_list": [1] * 16}).layers
+
+
 @pytest.mark.parametrize(
     ("config", "said"),
     [
+        (LLAMA | {"model_type": "minimax_m1", "attn_type_list": [0] * 7 + [1]}, "attn_type_list says that some of its layers carry"),
+        (LLAMA | {"model_type": "kimi_linear", "linear_attn_config": {"kda_layers": [1]}}, "linear_attn_config says that some"),
+        (EXPERTS | {"mlp_only_layers": [3]}, "mlp_only_layers: only dense layers in front"),
+        (EXPERTS | {"moe_layer_freq": [0, 1] * 8}, "moe_layer_freq: only dense layers in front"),
+        (EXPERTS | {"model_type": "llama4_text", "interleave_moe_layer_step": 2, "moe_layers": [3]}, "moe_layers: expected every"),
+        (EXPERTS | {"moe_intermediate_size": [512, 256]}, "moe_intermediate_size: expected a whole number above zero, got .512, 256."),
         (LLAMA | {"model_type": "gemma4_text", "hidden_size_per_layer_input": 256}, "embeddings of each layer are not modelled"),
         (LLAMA | {"model_type": "electra", "type_vocab_size": 2, "embedding_size": 128}, "embedding_size: 128 beside hidden_size"),
         (PUBLISHED["gpt-neo-2.7B"][1] | {"attention_types": [[["global"], 3]]}, "attention_types: expected global, local"),

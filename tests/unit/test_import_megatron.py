@@ -326,3 +326,10 @@ def test_muon_with_and_without_shared_states(tmp_path: Path, name: str, stage: i
     )
     job = import_files([script]).job()
     assert ("muon", stage) == (job["workload"]["optimizer"], job["plan"].get("zero_stage"))
+
+
+def test_a_second_number_format_is_not_dropped_in_silence(tmp_path: Path) -> None:
+    """Megatron refuses --bf16 beside --fp16; what is taken, and what is not, is told."""
+    answer = imported(tmp_path, flags("--max-position-embeddings 512 --micro-batch-size 1 --bf16 --fp16"))
+    assert "bf16" == answer["job"]["workload"]["precision"]
+    assert any("--fp16" in line["place"] and "beside bf16" in line["text"] for line in answer["not_understood"])

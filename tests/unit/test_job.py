@@ -135,6 +135,15 @@ def test_measured_times_carry_their_unit() -> None:
         ("plan.zero_stage=9", "--set: plan.zero_stage = 9: expected at most 3"),
         ("cluster.parts=[{nodes=1,network=0.0}]", "--set: cluster.parts.0.network = 0.0: expected at least 0.001"),
         ("zero_stage=1", "no setting 'zero_stage'. Did you mean 'plan.zero_stage'?"),
+        (
+            "plan.global_batch_size=64",
+            "--set: plan.global_batch_size = 64: unknown key. Did you mean workload.global_batch_size?",
+        ),
+        (
+            "workload.tensor_parallel=2",
+            "--set: workload.tensor_parallel = 2: unknown key. Did you mean plan.tensor_parallel?",
+        ),
+        ("plan.gpus=64", "--set: plan.gpus = 64: unknown key. Did you mean cluster.gpus or "),
         ("plan.parameter_ofload=1", "--set: plan.parameter_ofload = 1: unknown key. Did you mean parameter_offload?"),
     ],
 )

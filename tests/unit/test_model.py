@@ -161,6 +161,10 @@ def test_padding_of_the_vocabulary() -> None:
         ({"kv_lora_rank": 4}, 'here: kv_lora_rank belongs to latent attention; give attention = "latent" or leave it out'),
         ({"attention": "latent"}, "here: latent attention needs kv_lora_rank, qk_nope_head_dim, qk_rope_head_dim, v_head_dim"),
         ({"ffn": 0}, "here: ffn = 0: expected at least 1"),
+        (
+            {"architecture": "decoder", "window": 8, "mixers": ["window"]},
+            "here: architecture: 'decoder' is not known; known: encoder, encoder_decoder, network, transformer, vision",
+        ),
         ({"attention": "sparse"}, "here: attention: 'sparse' is not known; known: latent, standard"),
         ({"norm": "batch"}, "here: norm = \"batch\": expected one of 'layer_norm', 'rms_norm'"),
         ({"heads": "4"}, 'here: heads = "4": expected a whole number such as 8, got text'),

@@ -338,3 +338,15 @@ def test_a_table_of_param_is_read(tmp_path: Path) -> None:
     ]
     (table,) = read(tmp_path, "\n".join(lines))
     check(table, nodes=0, places=1)
+
+
+def test_a_log_of_another_generation_than_the_clusters_is_refused(tmp_path: Path) -> None:
+    """Its times would be fitted, and written down, as those of machines that it was not made on."""
+    path = tmp_path / "h100.log"
+    path.write_text("\n".join(log([row(size) for size in SIZES], devices())))
+    table = read_log(path)[0]
+    assert "hopper" == place_table(table, Machine(cluster="dgx_h100")).fabric.architecture
+    with pytest.raises(
+        CalibrationError, match=r"NVIDIA H100 80GB HBM3 \(hopper\), but the GPUs of cluster 'dgx_a100' are ampere"
+    ):
+        place_table(table, Machine(cluster="dgx_a100"))

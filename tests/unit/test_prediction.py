@@ -15,6 +15,7 @@ from simulator.hardware.cluster import load_cluster
 from simulator.plan.plan import Plan
 from simulator.program.critical import critical_path
 from simulator.report.prediction import QUANTILE, WHOLE_RUNS, Prediction
+from simulator.report.summary import sure_section
 from simulator.simulation import simulate
 from simulator.workload.model import load_model
 from simulator.workload.workload import Workload
@@ -151,6 +152,7 @@ def test_an_uncalibrated_cluster_works_at_once_and_says_so() -> None:
     known = predict("llama3_8b", "h100_x8", 8, 8, 8192, zero_stage=3, framework="torchtitan")
     new = predict("llama3_8b", "ascend_910b_x8", 8, 8, 8192, zero_stage=3, framework="torchtitan")
     assert "gemm:bf16" in new.provenance["calibration"]["uncalibrated"]
+    assert any("its machine is assumed, or in no measured run" in line for line in sure_section(new).lines)
     assert new.high / new.low > known.high / known.low
 
 

@@ -332,10 +332,10 @@ def test_a_model_known_by_name_needs_no_sizes() -> None:
     blank = dict.fromkeys(
         ("arch_layers", "hidden", "heads", "kv_heads", "head_dim", "ffn_hidden", "gated_mlp", "vocab", "tied_emb"), ""
     )
-    row = placed(**blank, model="Llama-3-8B", seq_len="8192")
-    assert ("llama3_8b", 8192) == (row.workload.model.name, row.workload.sequence_length)
-    assert "sizes of llama3_8b (the row gives none)" in row.assumed
-    with pytest.raises(CannotPlace, match="no arch_layers, hidden"):
+    for row in (placed(**blank, model=name, seq_len="8192") for name in ("Llama-3-8B", "meta-llama/Meta-Llama-3-8B")):
+        assert ("llama3_8b", 8192) == (row.workload.model.name, row.workload.sequence_length)
+        assert "sizes of llama3_8b (the row gives none)" in row.assumed
+    with pytest.raises(CannotPlace, match="no arch_layers, hidden, and no model is called 'a model nobody knows'"):
         placed(**blank, model="a model nobody knows")
 
 

@@ -161,6 +161,8 @@ def test_code_that_a_job_file_names_is_not_run(dtsim: Dtsim, tmp_path: Path) -> 
         (("class OneAtATime(Schedule)", "class OneAtATime(object)"), "found 0"),
         (('name = "one_at_a_time"', "name = 1 / 0"), "ZeroDivisionError"),
         (("return PipelineOrder.from_grid(column % 2,", "return PipelineOrder.from_grid(1 - column % 2,"), "0"),
+        (("return Placement.linear(shape)", "return None"), "placement returns a Placement, but it returned NoneType"),
+        (("return PipelineOrder.from_grid(", "return list("), "the code of this schedule fails"),
         (("return PipelineOrder.from_grid(", "raise ValueError('mine') or PipelineOrder.from_grid("), "mine"),
     ],
 )

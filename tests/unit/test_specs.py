@@ -317,6 +317,19 @@ def test_a_path_is_taken_as_it_is(here: Path) -> None:
         find_spec("gpus", "no/such/file")
 
 
+def test_a_copy_that_bears_its_firsts_name_is_refused(here: Path) -> None:
+    """Found by the name of its file, it would be called by that inside, and be taken for what was measured."""
+    folder = here / "hardware_specs" / "gpus"
+    folder.mkdir(parents=True)
+    (folder / "y.toml").write_text(GOOD)
+    with pytest.raises(
+        SpecError, match=r'y\.toml: name = "x", but the file is called y\.toml, .* Way out: name = "y"$'
+    ):
+        load_named("gpus", "y", Thing)
+    (folder / "y.toml").write_text(GOOD.replace('"x"', '"y"', 1))
+    assert "y" == load_named("gpus", "Y", Thing).name
+
+
 def test_an_unknown_name_offers_the_nearest() -> None:
     with pytest.raises(
         UnknownNameError,

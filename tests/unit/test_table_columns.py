@@ -121,3 +121,13 @@ def test_flash_attention_3_is_that_before_it_on_a_gpu_without_its_kernels() -> N
     ampere = placed(attn_kernel="FlashAttention v3")
     assert "flash2" == ampere.fields["attention"]
     assert any("'FlashAttention v3' is flash2 on a100_80gb_sxm" in said for said in ampere.assumed), ampere.assumed
+
+
+@pytest.mark.parametrize("mark", [";", "\t"])
+def test_columns_may_be_separated_as_spreadsheets_do(tmp_path: Path, mark: str) -> None:
+    """Told by a header without a comma; one with commas is read as ever, whatever its words hold."""
+    plain, other = tmp_path / "plain.csv", tmp_path / "other.csv"
+    plain.write_text("run_id,model,n_gpus,notes\na,llama3_8b,8,x;y\n")
+    other.write_text(plain.read_text().replace("x;y", "z").replace(",", mark))
+    assert ["x;y", "z"] == [read_rows(path)[0]["notes"] for path in (plain, other)]
+    assert ["8", "8"] == [read_rows(path)[0]["n_gpus"] for path in (plain, other)]

@@ -34,6 +34,7 @@ function trustCard(data) {
   const kind = data.runs.n ? `Measured runs of this kind (${data.kind}): the median error is ${show.percent(data.runs.median_error)} over ${data.runs.n} runs of ${data.runs.sources} sources.` : `No measured runs of this kind (${data.kind}): the spread of all kinds is used, so take the band with care.`;
   const most = Math.max(...data.terms.map(([, s]) => s), 1e-9);
   return card("trust", "How far to trust this", null, el("p", {}, kind),
+    data.unseen ? el("p", {}, `${data.unseen[0].toUpperCase()}${data.unseen.slice(1)}.`) : null,
     note("The band holds 8 of 10 measured runs when each is judged without its own source; docs/accuracy.md has the table."),
     el("h3", {}, "what makes the band wide (one sigma, towards slower)"),
     el("div", { class: "scroll" }, el("table", { class: "wide" }, data.terms.map(([name, s]) => el("tr", {}, el("td", {}, breakable(name)), el("td", { class: "n" }, show.percent(s)), el("td", { class: "meter" }, el("div", { style: { width: `${(100 * s) / most}%` } })))))),

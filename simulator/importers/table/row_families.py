@@ -6,6 +6,7 @@ import functools
 
 from pydantic import ValidationError
 
+from simulator.importers.known_models import model_table
 from simulator.importers.table.rows import CannotPlace, Row, count, first_of, flag, number, text
 from simulator.specs import load_all, names, working_folder
 from simulator.workload.model import Model, load_model
@@ -37,7 +38,7 @@ def special_model(row: Row) -> tuple[Model, tuple[str, ...]] | None:
     if not said:
         return None
     if count(row, "arch_layers") is None and count(row, "hidden") is None:
-        known = next(iter(_called(said)), None)
+        known = next(iter(_called(said)), None) or _of_hub(text(row, "model"))
         return None if known is None else (known, (f"sizes of {known.name} (the row gives none)",))
     named = next((model for model in _called(said) if _is_mixed(model)), None)
     if named is not None and (count(row, "arch_layers"), count(row, "hidden")) == (named.layers, named.hidden):
@@ -62,6 +63,12 @@ def _mixed_alike(row: Row, said: str) -> Model | None:
 def _is_mixed(model: Model) -> bool:
     """Whether layers have other mixers than attention."""
     return model.architecture == "transformer" and bool(set(model.layer_mixers) - _ATTENTION)
+
+
+def _of_hub(name: str) -> Model | None:
+    """Our model that is released under this path of a hub."""
+    table = model_table(name)
+    return None if table is None else load_model(table["name"])
 
 
 def _called(said: str) -> list[Model]:

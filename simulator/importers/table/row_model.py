@@ -58,7 +58,9 @@ def _row_model(row: Row) -> tuple[Model, int, tuple[str, ...]]:
     layers, hidden, length = (count(row, name) for name in ("arch_layers", "hidden", "seq_len"))
     missing = [n for n, v in (("arch_layers", layers), ("hidden", hidden), ("seq_len", length)) if v is None]
     if missing or layers is None or hidden is None or length is None:
-        raise CannotPlace(f"the row gives no {', '.join(missing)}", counts=False)
+        name = text(row, "model")
+        unknown = f", and no model is called {name[:60]!r} (dtsim list models)" if name and len(missing) > 1 else ""
+        raise CannotPlace(f"the row gives no {', '.join(missing)}{unknown}", counts=False)
     heads = count(row, "heads") or max(1, hidden // BLANK_HEAD)
     if not text(row, "heads"):
         assumed.append(f"heads = {heads} (of {BLANK_HEAD} each)")

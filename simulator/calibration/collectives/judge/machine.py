@@ -8,7 +8,7 @@ from pathlib import Path
 
 from simulator.calibration.collectives.read.benchmark_table import BenchmarkTable
 from simulator.calibration.collectives.read.tidy_logs import describe_row, published_in, single_process
-from simulator.calibration.collectives.read.vocabulary import find_instance, usual_link
+from simulator.calibration.collectives.read.vocabulary import architecture_of, find_instance, usual_link
 from simulator.calibration.files import csv_rows
 from simulator.collectives.base import KINDS
 from simulator.errors import CalibrationError
@@ -90,6 +90,7 @@ def place_table(table: BenchmarkTable, machine: Machine, index: Mapping[str, str
     assumed: list[str] = []
     if machine.cluster:
         place, fabric = _on_cluster(table.name, machine.cluster, ranks, nodes)
+        _check_generation(table, machine, fabric)
     else:
         row, assumed = _row(table, machine, kind, ranks * table.concurrent, nodes)
         _, place, fabric, _, _ = describe_row(row)
@@ -182,6 +183,21 @@ def _on_cluster(name: str, cluster: str, ranks: int, nodes: int) -> tuple[GroupP
         raise CalibrationError(f"{name}: {ranks} ranks do not lie evenly on the {domains} racks of {cluster!r}")
     level = "node" if nodes == 1 else "rack" if domains == 1 else None
     return describe_group(ranks, domains, level=level), fabric
+
+
+def _check_generation(table: BenchmarkTable, machine: Machine, fabric: Fabric) -> None:
+    """Refuse a log whose device lines name GPUs of another generation than the cluster's."""
+    if machine.gpu or not table.gpu:
+        return
+    try:
+        made_on = architecture_of(table.gpu, "")
+    except CalibrationError:  # a name that nobody knows says nothing
+        return
+    if made_on != fabric.architecture:
+        raise CalibrationError(
+            f"{table.name}: its device lines name {table.gpu[:60]} ({made_on}), but the GPUs of cluster {machine.cluster!r} are "
+            f"{fabric.architecture}. Way out: the cluster that it was made on, or no --cluster"
+        )
 
 
 def _row(
