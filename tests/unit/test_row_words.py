@@ -447,26 +447,3 @@ def test_pytorchs_attention_is_that_of_the_runs_release(gpu: str, version: str, 
 def test_megatron_under_accelerate_is_megatron() -> None:
     fields = placed(framework="Megatron-LM (Accelerate, 2022)", zero_stage="0").fields
     assert fields["framework"].startswith("megatron_lm")
-
-
-def test_launches_that_block_are_read_in_a_rows_words() -> None:
-    """CUDA_LAUNCH_BLOCKING=1 makes the host wait for every kernel: as BLOOM ran, not a habit of the code."""
-    row = {"framework": "Megatron-DeepSpeed", "precision": "bf16"}
-    assert placed(**row, quality_note="CUDA_LAUNCH_BLOCKING=1").fields["framework"] == "bigscience_bf16"
-    assert placed(**row).fields["framework"] == "megatron_deepspeed_bf16"
-
-
-@pytest.mark.parametrize(
-    ("framework", "profile"),
-    [
-        ("NeMo 24.07", "nemo_2024"),
-        ("NVIDIA NeMo Framework 24.12", "nemo_25_02"),
-        ("NeMo 25.02", "nemo_25_02"),
-        ("NeMo 25.09", "nemo"),
-    ],
-)
-def test_a_release_in_a_codes_name_is_its_version(framework: str, profile: str) -> None:
-    found = placed(
-        framework=framework, zero_stage="1", gpu="H100-80GB-SXM", gpu_mem_gb="80", gpu_peak_bf16_tflops="989"
-    )
-    assert found.fields["framework"] == profile
