@@ -38,9 +38,9 @@ _BROADCAST = 0.43
 README)."""
 _PLAIN = {"framework": "megatron_lm_2021", "attention": "unfused"}
 """Plan of a framework that keeps scores in memory: a product that scales, one softmax kernel, a product."""
-_FUSED = "fused permutation"
+_FUSED = "fused permutation; forced balance"
 """What a measured layer of experts has beside its sizes (Megatron-LM tests/functional_tests/test_cases/common/moe_perf/test_cases.py:
-moe_permute_fusion)."""
+moe_permute_fusion, moe_router_force_load_balancing)."""
 _NO_BIASES = "no biases: Megatron-Core's grouped products are measured without (tests/functional_tests/test_cases/common/moe_perf)"
 
 

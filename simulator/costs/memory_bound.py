@@ -6,7 +6,8 @@ The share is smaller for the small kernels of layers, most of all backward (a no
 read or write rows in another order (tokens sorted by expert) and for a cross-entropy of separate tensor operations, whose
 reductions along the vocabulary and whose indexing move more than they need, for the backward pass of a softmax whose
 scores are in memory, and for norms and rotary embeddings in plain tensor operations, which load a number at a time where formats or
-places of operands differ, and for rows that are added up by atomic additions, of which a memory takes so many a second.
+places of operands differ, and for rows that are added up by atomic additions, of which a memory takes so many a second, or by runs of
+sorted indices.
 The ramp is the time in which traffic comes up to speed and dies away: a kernel of 1 MB never reaches the memory's
 speed.
 """
@@ -42,8 +43,8 @@ def memory_bound_seconds(
         gpu: where it runs.
         coefficients: from `load_memory_bound_coefficients`.
         access: of each kernel, "" (a stream), "layer", "layer backward", "norm", "norm backward", "norm sums", "flash layout", "gather",
-            "exchange", "loss", "scores", "scores backward", "cast", "stack", "plain", "strided", "atomic" or "transposed" (copies that only
-            some GPUs need); None = all are streams.
+            "exchange", "loss", "scores", "scores backward", "cast", "stack", "plain", "strided", "atomic", "sorted" or "transposed" (copies
+            that only some GPUs need); None = all are streams.
 
     Raises:
         ProgramError: a negative number of bytes.

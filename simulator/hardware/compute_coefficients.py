@@ -284,6 +284,7 @@ class MemoryBoundCoefficients(_Calibration):
         strided_share: the same for plain operations on parts of tensors (halves of heads or of a gate's input, joined again).
         stack_share: the same for copies into a slice of a larger array, as XLA's kernel for it makes them: a number at a time.
         atomic_share: the same for rows that plain operations add up by atomic additions, a number at a time.
+        sorted_share: the same for rows that they add up in the order of their sorted indices, run by run.
         fetch_time: what a multiprocessor takes for a row of a token that it fetches from another rank and adds up (HybridEP).
         copy_time, copy_rate: what it takes for a row that it copies between ranks by loads and stores (DeepEP), and for its
             bytes; 0 = nothing.
@@ -303,6 +304,7 @@ class MemoryBoundCoefficients(_Calibration):
     cast_share: Fraction = 1.0
     stack_share: Fraction = 1.0
     atomic_share: Fraction = 1.0
+    sorted_share: Fraction = 1.0
     plain_share: Fraction = 1.0
     strided_share: Fraction = 1.0
     fetch_time: Seconds = 0.0
@@ -315,7 +317,7 @@ class MemoryBoundCoefficients(_Calibration):
     def fraction(self, access: str) -> float:
         """Return the share of the bandwidth that a kernel of this access reaches: "" (a stream), "layer", "layer backward", "norm",
         "norm backward", "norm sums", "gather", "exchange", "loss", "flash layout", "scores", "scores backward", "cast", "stack",
-        "plain", "strided", "atomic" or "transposed"."""
+        "plain", "strided", "atomic", "sorted" or "transposed"."""
         shares = {
             "gather": self.gather_share,
             "exchange": self.gather_share,
@@ -329,6 +331,7 @@ class MemoryBoundCoefficients(_Calibration):
             "cast": self.cast_share,
             "stack": self.stack_share,
             "atomic": self.atomic_share,
+            "sorted": self.sorted_share,
             "plain": self.plain_share,
             "strided": self.strided_share,
             "transposed": self.cast_share,

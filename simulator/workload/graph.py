@@ -340,7 +340,7 @@ class Kernel(Op):
         moves: what it moves; the first dimensions are those by which it is divided.
         whole: whether every tensor-parallel rank does all of it.
         access: how it walks memory (see `Operator.access`).
-        sums_rows: the phase, "forward" or "backward", in which it adds rows up one by one, by atomic additions; "" = in none.
+        sums_rows: the phase, "forward" or "backward", in which it adds rows up one by one; "" = in none.
         after_exchange: runs only where ranks share experts, behind their exchange.
         reduces: dimensions over which it finds sums or maxima.
         sums: how many sums per row over these are all that its work on a part needs of the others, backward as many; 0 = it needs more.

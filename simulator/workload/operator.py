@@ -192,6 +192,7 @@ class KernelStyle:
         copies_rows_apart: rows of tokens are repeated and then sorted by expert, and put back in order and then summed.
         fuses_permute: rows of tokens are copied for their experts, and summed, by one kernel each; else by plain operations, where
             sums are atomic additions.
+        sorts_row_sums: these sums follow the rows' sorted indices instead, and so does the gradient of a rank's own sort by expert.
         grouped_kernel: products of all experts are one kernel; else the host starts each.
         expert_loop: experts run one after the other: "modules", "slices" or "none" (blocks/expert_loop.py).
         exchange_sorts: an exchange of rows once per node sorts them by expert and back, by kernels on its own stream.
@@ -257,6 +258,7 @@ class KernelStyle:
     fuses_experts: bool = False
     copies_rows_apart: bool = False
     fuses_permute: bool = True
+    sorts_row_sums: bool = False
     grouped_kernel: bool = False
     expert_loop: str = "none"
     exchange_sorts: bool = False

@@ -236,7 +236,7 @@ WITNESSES: dict[tuple[str, str], tuple[str, Callable[[], Any]]] = {
         TITAN,
         lambda: ("aten.mm", 2 * 2048 * 16 * (64 + 64)) in kept_by(titan(DEEPSEEK), "attention.wkv_b"),
     ),
-    ("torchtitan_2026_eager", "weighs_rows_in_fp32"): (
+    ("torchtitan_eager", "weighs_rows_in_fp32"): (
         TITAN,
         lambda: ("aten._to_copy", 4 * 2048 * 4 * 1024) in kept_by(titan(DEEPSEEK), "moe.routed_experts"),
     ),

@@ -102,5 +102,5 @@ def test_experts_that_are_dealt_out_are_grouped_unless_the_plan_says_otherwise()
     ],
 )
 def test_words_of_a_row(words: str, wanted: str | None) -> None:
-    found = row_experts({"quality_note": words}, load_model("qwen3_30b_a3b"), 1, 8, [])
+    found = row_experts({"quality_note": words}, "hugging_face_fsdp", load_model("qwen3_30b_a3b"), 1, 8, [])
     assert found.get("expert_loop") == wanted

@@ -36,8 +36,7 @@ def access(program: Program, phase: str) -> dict[str, str]:
     tables: list[OperatorTable] = [
         t for i in program.items if isinstance(i, Segment) and i.phase == phase for t, _ in i.pieces
     ]
-    found = next(t for t in tables if any("permute" in label for label in t.label))
-    return {label: found.call[i].access for i, label in enumerate(found.label) if "permute" in label}
+    return {label: t.call[i].access for t in tables for i, label in enumerate(t.label) if "permute" in label}
 
 
 def test_plain_operations_add_rows_up_by_atomic_additions() -> None:
@@ -50,6 +49,43 @@ def test_plain_operations_add_rows_up_by_atomic_additions() -> None:
 def test_fused_kernels_fetch_the_rows_of_a_token(plan: dict[str, Any]) -> None:
     found = {**access(lowered(**plan), "forward"), **access(lowered(**plan), "backward")}
     assert set(found.values()) == {"gather"}
+
+
+@pytest.mark.parametrize(
+    ("framework", "forward", "backward"),
+    [
+        ("torchtitan_2025_eager", "atomic", "atomic"),
+        ("torchtitan_2025", "sorted", "sorted"),
+        ("torchtitan_2026_eager", "sorted", "sorted"),
+        ("kempnerforge", "sorted", "sorted"),
+        ("prime_rl", "atomic", "atomic"),
+        ("olmo_core", "gather", "gather"),
+    ],
+)
+def test_codes_on_pytorch_add_rows_up_as_they_pick_them(framework: str, forward: str, backward: str) -> None:
+    program = lowered(framework=framework, expert_parallel=1, recompute="none")
+    assert access(program, "forward") == {"permute": "gather", "unpermute": forward}
+    assert access(program, "backward") == {"unpermute": "gather", "permute": backward}
+
+
+def test_rows_put_in_order_before_their_sum_are_added_up_backward() -> None:
+    program = lowered(framework="hugging_face_fsdp_2026", expert_parallel=1, zero_stage=3)
+    assert access(program, "forward") == {"permute": "gather", "unpermute": "gather"}
+    assert access(program, "backward") == {"unpermute": "sorted", "permute": "sorted"}
+
+
+@pytest.mark.parametrize(("framework", "wanted"), [("torchtitan_2025", "sorted"), ("megatron_core", "gather")])
+def test_the_sort_of_a_rank_is_an_index_too_where_rows_are_picked_so(framework: str, wanted: str) -> None:
+    program = lowered(framework=framework, recompute="none")
+    tables = [t for i in program.items if isinstance(i, Segment) and i.phase == "backward" for t, _ in i.pieces]
+    sorts = {t.call[i].access for t in tables for i, label in enumerate(t.label) if label == "sort by expert"}
+    assert sorts == {wanted}
+
+
+def test_sums_of_sorted_indices_take_as_long_as_they_were_measured() -> None:
+    gpu, rows = load_gpu("b200_sxm"), 196_608 * 2048 * 2.0
+    [seconds] = memory_bound_seconds([rows], [rows], gpu, load_memory_bound_coefficients(gpu), ["sorted"])
+    assert seconds == pytest.approx(1.848e-3, rel=0.03)
 
 
 def test_additions_take_as_long_as_they_were_measured() -> None:
@@ -89,8 +125,11 @@ def test_where_no_kernel_copies_rows_nothing_is_fused(plan: dict[str, Any], why:
         ("no permute fusion", False),
         ("DeepEP; permute fusion", None),
         ("all-to-all dispatcher", None),
+        ("DistMoE dispatcher", True),
+        ("routing balanced by force; Mega MoE", True),
+        ("grouped products of MegaBlocks", True),
     ],
 )
 def test_a_row_tells_whether_the_permutation_is_fused(words: str, wanted: bool | None) -> None:
-    found = row_experts({"ep": "8", "quality_note": words}, EXPERTS.model, 1, 8, [])
+    found = row_experts({"ep": "8", "quality_note": words}, "megatron_core", EXPERTS.model, 1, 8, [])
     assert found.get("expert_permute_fusion") is wanted

@@ -7,11 +7,9 @@ from collections import Counter
 import pytest
 
 from simulator.accuracy.attempt import attempt, may_fit, predict, verdict_outcome
-from simulator.importers.table.row_experts import row_experts
 from simulator.importers.table.row_simulation import row_simulation
 from simulator.importers.table.rows import CannotPlace
 from simulator.plan.framework import load_framework
-from simulator.workload.model import load_model
 from tests.rows import ROW, placed
 
 
@@ -403,18 +401,6 @@ def test_attention_in_8_bits_is_read_where_a_kernel_for_it_is_known() -> None:
     assert any("MXFP8 operands" in words for words in narrower.assumed)
     wide = placed(**row | {"precision": "bf16"}, gpu="GB200-NVL72", gpus_per_node="4")
     assert "te_mxfp8" != wide.fields.get("attention")
-
-
-@pytest.mark.parametrize(
-    ("words", "ranks", "wanted"),
-    [("natural routing", "8", 1.23), ("natural routing", "1", None), ("experts balanced by force", "8", None)],
-)
-def test_natural_routing_fills_one_rank_more_than_the_others(words: str, ranks: str, wanted: float | None) -> None:
-    said: list[str] = []
-    model = load_model("qwen3_30b_a3b")
-    found = row_experts({"ep": ranks, "quality_note": words}, model, 1, 8, said)
-    assert found.get("expert_imbalance") == wanted
-    assert any("1.23" in line for line in said) == (wanted is not None)
 
 
 def test_a_loss_outside_the_compiled_layers_stays_there_on_any_gpu_in_any_year() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from simulator.importers.table.row_experts import natural_routing
+from simulator.importers.table.row_experts import forced_balance
 from simulator.importers.table.row_families import letters, special_model
 from simulator.importers.table.row_notes import mean_length, words_said
 from simulator.importers.table.row_task import as_trained, refuse_other_tasks
@@ -169,8 +169,8 @@ def _experts(row: Row, hidden: int, layers: int, assumed: list[str]) -> dict[str
     drops = _capacity(row)
     if drops:
         assumed.append("experts take equal rows and drop the rest")
-    elif not natural_routing(row):
-        assumed.append(f"experts equally popular ({_routing(row)})")
+    elif forced_balance(row):
+        assumed.append("experts equally popular (balanced by force)")
     return {
         **drops,
         "experts": int(experts),
@@ -180,18 +180,6 @@ def _experts(row: Row, hidden: int, layers: int, assumed: list[str]) -> dict[str
         "dense_layers": dense,
         "moe_every": every,
     }
-
-
-def _routing(row: Row) -> str:
-    """What a row's words tell of how the router's choice was balanced.
-
-    >>> _routing({"quality_note": "forced balance"}), _routing({})
-    ('balanced by force', 'whether by force is not said')
-    """
-    said = words_said(row)
-    if re.search(r"\bforced? balanc|\bbalanced by force|\bforce[_ -]load[_ -]balanc|\brandom routing", said):
-        return "balanced by force"
-    return "whether by force is not said"
 
 
 def _capacity(row: Row) -> dict[str, float]:

@@ -83,7 +83,7 @@ def row_plan(row: Row, model: Model) -> tuple[dict[str, Any], int, str | None, t
         "framework": named_framework(row, assumed),
     }
     fields["sequence_parallel"] = tensor > 1 and _sequence_parallel(row, fields["framework"], assumed)
-    fields |= row_experts(row, model, tensor, replicas * context, assumed)
+    fields |= row_experts(row, fields["framework"], model, tensor, replicas * context, assumed)
     fields |= _schedule(row, model, pipeline, batch // (replicas * microbatch), assumed)
     fields |= _sharding(row, fields["framework"], replicas * context, context, assumed)
     fields |= row_states(row, fields)

@@ -129,6 +129,7 @@ class NameTable(Spec):
     usual_networks: dict[str, UsualNetwork] = Field(default_factory=dict)
     zero_stage_habit: dict[str, UsualZeroStage] = Field(default_factory=dict)
     overlaps_when_asked: dict[str, Name] = Field(default_factory=dict)
+    balanced_by_force: dict[str, Name] = Field(default_factory=dict)
     dropout_by_default: dict[str, Name] = Field(default_factory=dict)
     dropout_of_model: dict[str, HabitOfModel] = Field(default_factory=dict)
     attention_of_model: dict[str, HabitOfModel] = Field(default_factory=dict)

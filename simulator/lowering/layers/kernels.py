@@ -217,7 +217,7 @@ def _row(
     if op.after_exchange and ctx.style.exchange_sorts and ctx.experts.kind == "once_per_node":
         access = "exchange"
     if op.sums_rows == ("backward" if phase == "backward" else "forward"):
-        access = "atomic"
+        access = "sorted" if ctx.style.sorts_row_sums else "atomic"
     mine = ctx.experts.count // ctx.layout.ranks(EXPERT)
     launches = launches * (mine if op.looped else 1) + op.per_expert * mine * (2 if phase == "backward" else 1)
     rows.add(

@@ -83,13 +83,20 @@ def experts(g: LayerBuilder, x: Tensor) -> Tensor:
         if not m.capacity_factor:
             _counts(g, chosen)
         by_product, loops = style.expert_group > 0, style.expert_loop != "none"
+        indexed = "backward" if style.sorts_row_sums and not style.fuses_permute else ""
         with g.looped(loops):
             mine, weights = dispatch(g, x, chosen) if by_product else (_permuted(g, x, chosen), chosen)
         there = g.tensor("dispatched rows", Dim("expert_rows", mine.dims[0].size), g.hidden)
         g.add(_exchange("dispatch", mine, there, True, m.experts_per_token, reach))
         if not by_product:
             there = g.moves(
-                "sort by expert", there, "sorted rows", access="gather", after_exchange=True, again=("sorted rows",)
+                "sort by expert",
+                there,
+                "sorted rows",
+                access="gather",
+                after_exchange=True,
+                again=("sorted rows",),
+                sums_rows=indexed,
             )
         pads = style.pads_expert_rows and g.quantises and not m.capacity_factor
         if pads:
@@ -118,8 +125,9 @@ def experts(g: LayerBuilder, x: Tensor) -> Tensor:
 def _permuted(g: LayerBuilder, x: Tensor, chosen: Tensor) -> Tensor:
     """Every token once for each of its experts, the rows of an expert together: by one kernel, or repeated first and then put in order
     (`copies_rows_apart`).  So it is on the way back: summed as they lie, or put in order and then summed.  Backward as many passes.
-    Without fusion (`fuses_permute`) rows are picked (index_select), whose gradient adds row after row into zeros by atomic additions
-    (index_add); so does the way back forward (scatter_add)."""
+    Without fusion (`fuses_permute`) rows are picked, and the gradient adds row after row into zeros: of index_select and gather by atomic
+    additions (index_add, scatter_add), of advanced indexing by runs of its sorted indices (index_put, `sorts_row_sums`).  So does the way
+    back forward."""
     m, e = g.m, g.e
     mine = g.tensor(
         "copied rows", Dim("copies", max(1, round(g.t * m.experts_per_token * (m.capacity_factor or 1.0)))), g.hidden
@@ -175,12 +183,20 @@ def _unpermuted(g: LayerBuilder, x: Tensor, back: Tensor, chosen: Tensor) -> Ten
             absorbed="exchange",
             moves=moved,
             access="gather",
-            sums_rows="" if g.style.fuses_permute else "forward",
+            sums_rows=_sums_on_the_way_back(g),
             launches=1 + apart if g.style.fuses_permute else 2,
             backward_launches=1 + apart,
         )
     )
     return made
+
+
+def _sums_on_the_way_back(g: LayerBuilder) -> str:
+    """The phase in which plain operations add rows up in places that indices give: forward where results are added into the output; where
+    they are put in order first, that is undone backward, and the sum is a plain one."""
+    if g.style.fuses_permute:
+        return ""
+    return "backward" if g.style.copies_rows_apart and g.style.sorts_row_sums else "forward"
 
 
 def _weighted_rows(g: LayerBuilder, x: Tensor, chosen: Tensor) -> Tensor:
