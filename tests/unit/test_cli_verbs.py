@@ -250,7 +250,12 @@ def test_explain_ranks_neighbouring_plans(dtsim: Any, job: str) -> None:
 
 def test_more_than_the_peak_is_explained_by_scores_that_are_spared() -> None:
     """Windows of 1,024 of 131,072 tokens: model FLOP count every score."""
-    settings = ["plan.framework=pytorch_ddp", "cluster.gpus=16", "workload.global_batch_size=64"]
+    settings = [
+        "plan.framework=pytorch_ddp",
+        "cluster.gpus=16",
+        "workload.global_batch_size=64",
+        "workload.sequence_length=131072",
+    ]
     prediction = simulate_job(job_from_names("gemma3_27b", "a100_40_roce", settings))
     assert prediction.mfu > 1
     ladder = from_peak_to_step(prediction)
