@@ -70,6 +70,11 @@ def test_one_register_takes_both_and_two_the_longer(network: float) -> None:
     assert two == pytest.approx(max(compute, message), rel=LATENCY)
 
 
+def test_more_registers_than_there_are_messages_hold_nothing_back() -> None:
+    free, many = (predicted(registers, 1.0) for registers in (None, 64))
+    assert many.step_time == free.step_time
+
+
 @pytest.mark.parametrize("registers", [1, 2, 4])
 def test_back_pressure_bounds_what_waits(registers: int) -> None:
     """A slow receiver: messages that came and were not used yet fill the registers, no more."""

@@ -129,7 +129,8 @@ def _register(rows: Structure, registers: int, sent: Ints, source: Ints, target:
     rank = rows.pattern.rank
     link = rank[source] * rows.ranks + rank[target]
     queue = np.lexsort((np.arange(len(sent)), link))
-    alike = np.flatnonzero(link[queue[registers:]] == link[queue[: len(queue) - registers]])
+    held = max(0, len(queue) - registers)
+    alike = np.flatnonzero(link[queue[registers:]] == link[queue[:held]])
     one, more = queue[alike], queue[alike + registers]
     if not _all_meet(rows, (source, target), (one, source[more]), (target[one], more)):
         return False
