@@ -71,7 +71,7 @@ def test_one_register_takes_both_and_two_the_longer(network: float) -> None:
 
 
 def test_more_registers_than_there_are_messages_hold_nothing_back() -> None:
-    free, many = (predicted(registers, 1.0) for registers in (None, 64))
+    free, many = (predicted(registers, 1.0) for registers in (None, 40))
     assert many.step_time == free.step_time
 
 
