@@ -11,6 +11,7 @@ A framework's thread runs through Python, dispatches every operator and launches
     group       launch_time         each product of grouped ones beside its launch: the library's own code
     module      module_time         a linear layer or attention, forward or backward; rows in another order; a collective.  A linear
                                     layer that quantises counts twice, one of experts in a loop once for each of them
+    weight      weight_gradient_time    the library's own code for the gradient of a linear layer's weight, beside its two operators
     split       split_module_time   what DTensor dispatches, where tensor parallelism splits layers: linear layers and norms, weight by
                                     weight, and the collectives between them, in place of operator and module
 
@@ -56,14 +57,15 @@ _QUANTISING_MODULES = 2
 @hashed_once
 @dataclass(frozen=True, kw_only=True)
 class HostTimes:
-    """Seconds of the host per kernel launch, per operator, per module, per operator or module of split layers (0 = as of others), per
-    linear layer whose weights hooks `fetch`, per `slice` of these weights; `blocked`: what the GPU waits for each launch where these do
+    """Seconds of the host per kernel launch, per operator, per module, per `weight` gradient of a module beside its operators, per
+    operator or module of split layers (0 = as of others), per linear layer whose weights hooks `fetch`, per `slice` of these weights; `blocked`: what the GPU waits for each launch where these do
     not queue (0 = they do); `synchronised`: what it waits after each synchronised layer; `slowed`: how many times as long the code of
     libraries takes in a training step as in a loop (launches take as long)."""
 
     launch: float = 0.0
     operator: float = 0.0
     module: float = 0.0
+    weight: float = 0.0
     split: float = 0.0
     fetch: float = 0.0
     slice: float = 0.0
@@ -100,6 +102,7 @@ def host_times(framework: Framework, kind: str, pace: float, splits: bool = Fals
         launch=framework.launch_time / factor,
         operator=framework.operator_time / busy,
         module=framework.module_time / busy,
+        weight=framework.weight_gradient_time / busy,
         split=framework.split_module_time / busy if splits else 0.0,
         fetch=framework.fetch_time / factor,
         slice=framework.fetch_slice_time / busy,
@@ -176,7 +179,7 @@ def _python(table: OperatorTable, i: int, launches: int, times: HostTimes) -> fl
         return module if table.call[i] in (_GATHER, EXCHANGED) else calls * operator
     if table.part[i] == "weight":
         weights = int(table.shape[i, 0]) if launches > 1 and table.work[i] == "gemm" else 1
-        return _PER_WEIGHT * weights * operator
+        return _PER_WEIGHT * weights * operator + times.weight
     calls = launches if _apart(table, i, launches) else 1
     return calls * (_QUANTISING_MODULES if BYTES_PER_ELEMENT[table.dtype[i]] < _NARROW else 1) * module
 

@@ -123,7 +123,8 @@ class Framework(ExtendingSpec):
     them); widens_fused_loss (a fused cross entropy still works on fp32 copies: exponentials stand beside the widened
     logits, as in Megatron-Core's compiled one).
     Host: launch_time per kernel launch; operator_time per operator that Python starts, and module_time per linear layer or
-    attention of the library, launches not counted (costs/host_time.py); split_module_time, both of layers that tensor
+    attention of the library, launches not counted (costs/host_time.py); weight_gradient_time, what the library's own code
+    for the gradient of a linear layer's weight takes beside them; split_module_time, both of layers that tensor
     parallelism splits where weights are DTensors, which Python dispatches (0 = as of others); launch_wait (the host waits
     for every kernel before it launches the next one, as under CUDA_LAUNCH_BLOCKING, and the GPU for so long for each; 0 =
     launches queue ahead of the GPU); message_wait (after a blocking message the host synchronises with the GPU, which is
@@ -240,6 +241,7 @@ class Framework(ExtendingSpec):
     launch_time: Seconds
     operator_time: Seconds
     module_time: Seconds
+    weight_gradient_time: Seconds = 0.0
     split_module_time: Seconds = 0.0
     launch_wait: Seconds = 0.0
     message_wait: Seconds = 0.0

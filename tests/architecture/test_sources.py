@@ -125,6 +125,7 @@ def test_a_framework_profile_cannot_scale_a_time() -> None:
         "slice_time",
         "split_module_time",
         "step_time",
+        "weight_gradient_time",
     } == {name for name, hint in own.items() if "s" in set(parts(hint))}
 
 

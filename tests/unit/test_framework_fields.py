@@ -148,6 +148,7 @@ FIELDS: dict[str, tuple[dict[str, Any], str, str]] = {
     "launch_time": ({"length": 128}, '"1 us"', '"9 us"'),
     "operator_time": ({"length": 128}, '"1 us"', '"20 us"'),
     "module_time": ({"length": 128}, '"1 us"', '"60 us"'),
+    "weight_gradient_time": ({"length": 128}, '"0 us"', '"60 us"'),
     "split_module_time": ({"length": 128, "plan": {"tensor_parallel": 2}}, '"0 us"', '"100 us"'),
     "cuda_graphs": ({"length": 128}, '"none"', '"full_iteration"'),
     "launch_wait": ({}, '"0 us"', '"20 us"'),

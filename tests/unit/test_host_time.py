@@ -54,6 +54,8 @@ def test_the_price_of_a_row_is_its_launches_and_its_python() -> None:
     launches = dict(zip(layer.label, layer.launches.tolist(), strict=True))
     assert 101e-6 == pytest.approx(rows["qkv input gradient"])  # a linear layer is one module
     assert 21e-6 == pytest.approx(rows["qkv weight gradient"])  # its place in the graph of gradients, and a hook
+    own = host_rows(layer, replace(TIMES, weight=50e-6))[layer.label.index("qkv weight gradient")]
+    assert 71e-6 == pytest.approx(own)  # and what the library's own code adds
     assert launches["attention norm"] * 11e-6 == pytest.approx(rows["attention norm"])  # plain operators
 
 
