@@ -14,8 +14,8 @@ Latent attention has the part that is turned by itself, and joins it with the re
 
 Megatron makes cosines and sines from the angles in every layer, for queries and for keys (`makes_rotary_tables`), six kernels on numbers of
 places each: two functions, their products with a scale, two casts.  What was turned it joins with a rest, be it empty (1, 1).  In latent
-attention it also makes the angles in every layer (four kernels), and puts the pairs of numbers apart before it turns them: a strided copy
-(1, 1), whose gradient is two parts set into zeros and summed (3, 4).
+attention it puts the pairs of numbers apart before it turns them: a strided copy (1, 1), whose gradient is two parts set into zeros and
+summed (3, 4).
 Source: NVIDIA/Megatron-LM core_v0.16, models/common/embeddings/rope_utils.py and transformer/multi_latent_attention.py, recorded with PyTorch.
 
 Complex: queries and keys are widened to fp32, pairs of numbers multiplied by complex ones, and the product is narrowed again; three
@@ -78,13 +78,13 @@ def rotary(
             keeps=(Keep(tensor=tables, whole=True),) if gathers else (),
             again=(q.name, k.name, tables.name),
             moves=(
-                *((Moves(dims=(*g.tokens, Dim("angles", _TABLES * width)), read=12.0, written=10.0),) if anew else ()),
+                *((Moves(dims=(g.sequence, Dim("angles", _TABLES * width)), read=12.0, written=10.0),) if anew else ()),
                 Moves(dims=read, read=e * forward[0], backward_written=e * backward[1]),
                 Moves(dims=written, written=e * forward[1], backward_read=e * backward[0]),
                 *apart,
             ),
             access="" if fused else "strided",
-            launches=(6 if turned else 2 if fused else 10 + 2 * joined + 12 * anew + 6 * apart_pairs) + 2 * len(apart),
+            launches=(6 if turned else 2 if fused else 10 + 2 * joined + 12 * anew + 2 * apart_pairs) + 2 * len(apart),
             backward_launches=(6 if turned else 2 if fused else 18 + 10 * rest) + 2 * len(apart),
         )
     )
