@@ -247,8 +247,8 @@ def test_megatron_makes_cosines_and_sines_in_every_layer_for_every_tensor_that_i
         found = part(load_model(name), kind, KernelStyle(fused_rotary=False, **style)).operators
         return next(o.launches for o in found if o.label == "rotary")
 
-    assert (kernels("qwen3_30b_a3b", "moe layer", makes_rotary_tables=True), kernels("qwen3_30b_a3b", "moe layer")) == (24, 10)
-    assert (kernels("deepseek_v3", "moe layer", makes_rotary_tables=True), kernels("deepseek_v3", "moe layer")) == (28, 12)
+    assert (kernels("qwen3_30b_a3b", "moe layer", rotary_tables=6), kernels("qwen3_30b_a3b", "moe layer")) == (24, 10)
+    assert (kernels("deepseek_v3", "moe layer", rotary_tables=6), kernels("deepseek_v3", "moe layer")) == (28, 12)
 
 
 def test_transformer_engine_copies_operands_around_flash_attention_alone() -> None:

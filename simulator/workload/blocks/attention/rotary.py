@@ -12,11 +12,11 @@ summed (3, 4).  So it is of the whole head where a kernel that takes no scaled c
 
 Latent attention has the part that is turned by itself, and joins it with the rest after it (1, 1), backward takes it apart (1, 1).
 
-Megatron makes cosines and sines from the angles in every layer, for queries and for keys (`makes_rotary_tables`), six kernels on numbers of
-places each: two functions, their products with a scale, two casts.  What was turned it joins with a rest, be it empty (1, 1).  In latent
-attention it puts the pairs of numbers apart before it turns them: a strided copy (1, 1), whose gradient is two parts set into zeros and
-summed (3, 4).
-Source: NVIDIA/Megatron-LM core_v0.16, models/common/embeddings/rope_utils.py and transformer/multi_latent_attention.py, recorded with PyTorch.
+Megatron makes cosines and sines from angles in every layer, for queries and for keys, by kernels on numbers of places
+(`rotary_tables`): two functions, their products with a scale (since it has YaRN), two casts.  What was turned it joins with a rest, be it
+empty (1, 1).  In latent attention it puts the pairs of numbers apart before it turns them: a strided copy (1, 1), whose gradient is two
+parts set into zeros and summed (3, 4).  Source: NVIDIA/Megatron-LM core_v0.16, models/common/embeddings/rope_utils.py and
+transformer/multi_latent_attention.py, recorded with PyTorch.
 
 Complex: queries and keys are widened to fp32, pairs of numbers multiplied by complex ones, and the product is narrowed again; three
 kernels each way, of which inductor, which has no complex numbers, joins none (pytorch/torchtitan issue 15).
@@ -54,8 +54,8 @@ def rotary(
     without = g.style.fused_rotary and g.m.rotary_scale != 1.0 and not g.style.scales_rotary
     turned = g.style.complex_rotary
     fused, part = g.style.fused_rotary and not without and not turned, share < 1.0 or without
-    anew = g.style.makes_rotary_tables and not fused and not turned
-    joined, apart_pairs = part or anew, anew and bool(alone)
+    makes = 0 if fused or turned else g.style.rotary_tables
+    joined, apart_pairs = part or makes > 0, makes > 0 and bool(alone)
     forward = (1.0, 1.0) if fused else (5.5 * share + joined + apart_pairs, 4.5 * share + joined + apart_pairs)
     rest = part + apart_pairs
     backward = (1.0, 1.0) if fused else (7.5 * share + 3 * rest, 7.5 * share + 4 * rest)
@@ -69,7 +69,10 @@ def rotary(
     q, k = (replace(t, name=f"{t.name}, turned") for t in given[:2])
     tables = g.tensor("cosines and sines", *g.tokens, Dim("tables", 4), g.head_dim)
     gathers = g.style.gathers_rotary
-    width = round(alone[-1].size / (g.m.heads + 1)) if alone else round(g.m.head_dim * share)
+    width = alone[-1].size // (g.m.heads + 1) if alone else round(g.m.head_dim * share)
+    angles = Moves(
+        dims=(g.sequence, Dim("angles", _TABLES * width)), read=FP32 * makes / 2, written=FP32 * makes / 2 - e
+    )
     g.add(
         Kernel(
             label="rotary",
@@ -78,13 +81,13 @@ def rotary(
             keeps=(Keep(tensor=tables, whole=True),) if gathers else (),
             again=(q.name, k.name, tables.name),
             moves=(
-                *((Moves(dims=(g.sequence, Dim("angles", _TABLES * width)), read=12.0, written=10.0),) if anew else ()),
+                *((angles,) if makes else ()),
                 Moves(dims=read, read=e * forward[0], backward_written=e * backward[1]),
                 Moves(dims=written, written=e * forward[1], backward_read=e * backward[0]),
                 *apart,
             ),
             access="" if fused else "strided",
-            launches=(6 if turned else 2 if fused else 10 + 2 * joined + 12 * anew + 2 * apart_pairs) + 2 * len(apart),
+            launches=(6 if turned else 2 if fused else 10 + 2 * joined + 2 * makes + 2 * apart_pairs) + 2 * len(apart),
             backward_launches=(6 if turned else 2 if fused else 18 + 10 * rest) + 2 * len(apart),
         )
     )
