@@ -12,6 +12,7 @@ A framework's thread runs through Python, dispatches every operator and launches
     module      module_time         a linear layer or attention, forward or backward; rows in another order; a collective.  A linear
                                     layer that quantises counts twice, one of experts in a loop once for each of them
     weight      weight_gradient_time    the library's own code for the gradient of a linear layer's weight, beside its two operators
+    message     point_to_point_call     of the library, a send and a receive for every rank of an all_to_all that it has no kernel for
     split       split_module_time   what DTensor dispatches, where tensor parallelism splits layers: linear layers and norms, weight by
                                     weight, and the collectives between them, in place of operator and module
 
@@ -28,15 +29,17 @@ Without such a point, over many layers, that is the larger of both sums.
 from __future__ import annotations
 
 import functools
+import math
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.costs.tables import Machine, TablePrice, price_table
+from simulator.costs.tables import Axes, Machine, TablePrice, price_table
+from simulator.hardware.coefficients import load_cost_table
 from simulator.hardware.host import host_pace, load_host_coefficients
 from simulator.plan.framework import Framework
-from simulator.program.calls import EXCHANGED, Traffic, waits
+from simulator.program.calls import EXCHANGED, NodeExchange, Traffic, waits
 from simulator.program.program import COLLECTIVE, EAGER, IN_LAYER_GRAPH, IN_STEP_GRAPH, OperatorTable
 from simulator.remembered import hashed_once
 from simulator.units import BYTES_PER_ELEMENT
@@ -57,15 +60,17 @@ _QUANTISING_MODULES = 2
 @hashed_once
 @dataclass(frozen=True, kw_only=True)
 class HostTimes:
-    """Seconds of the host per kernel launch, per operator, per module, per `weight` gradient of a module beside its operators, per
-    operator or module of split layers (0 = as of others), per linear layer whose weights hooks `fetch`, per `slice` of these weights; `blocked`: what the GPU waits for each launch where these do
-    not queue (0 = they do); `synchronised`: what it waits after each synchronised layer; `slowed`: how many times as long the code of
-    libraries takes in a training step as in a loop (launches take as long)."""
+    """Seconds of the host per kernel launch, per operator, per module, per `weight` gradient of a module beside its operators, per `message`
+    that a collective is made of, per operator or module of split layers (0 = as of others), per linear layer whose weights hooks `fetch`,
+    per `slice` of these weights; `blocked`: what the GPU waits for each launch where these do not queue (0 = they do); `synchronised`: what
+    it waits after each synchronised layer; `slowed`: how many times as long the code of libraries takes in a training step as in a loop
+    (launches take as long)."""
 
     launch: float = 0.0
     operator: float = 0.0
     module: float = 0.0
     weight: float = 0.0
+    message: float = 0.0
     split: float = 0.0
     fetch: float = 0.0
     slice: float = 0.0
@@ -103,6 +108,7 @@ def host_times(framework: Framework, kind: str, pace: float, splits: bool = Fals
         operator=framework.operator_time / busy,
         module=framework.module_time / busy,
         weight=framework.weight_gradient_time / busy,
+        message=load_cost_table().point_to_point_call / busy if framework.module_time else 0.0,
         split=framework.split_module_time / busy if splits else 0.0,
         fetch=framework.fetch_time / factor,
         slice=framework.fetch_slice_time / busy,
@@ -112,12 +118,10 @@ def host_times(framework: Framework, kind: str, pace: float, splits: bool = Fals
     )
 
 
-def table_time(
-    table: OperatorTable, machine: Machine, axes: tuple[tuple[str, int], ...], times: HostTimes
-) -> TableTime:
+def table_time(table: OperatorTable, machine: Machine, axes: Axes, times: HostTimes) -> TableTime:
     """Return what a run through a table takes of both."""
     priced: TablePrice = price_table(table, machine, axes)
-    host, whole = _kept_rows(table, times)
+    host, whole = _kept_rows(table, times, _exchanging(table, axes))
     last, joint = _stops(table), 0.0
     if len(last):
         for first, end in zip(np.roll(last, 1), last, strict=True):
@@ -126,10 +130,28 @@ def table_time(
     return TableTime(device=priced.seconds, host=whole, joint=joint)
 
 
+def _exchanging(table: OperatorTable, axes: Axes) -> Axes:
+    """What of a mesh the host's seconds depend on: the axes over which a table's ranks send to each of the others."""
+    used = _exchanged(table)
+    return tuple(axis for axis in axes if axis[0] in used) if used else ()
+
+
 @functools.lru_cache(maxsize=4096)
-def _kept_rows(table: OperatorTable, times: HostTimes) -> tuple[NDArray[np.float64], float]:
-    """`host_rows`, whatever the mesh, and their sum."""
-    host = host_rows(table, times)
+def _exchanged(table: OperatorTable) -> frozenset[str]:
+    """The axes of a table's exchanges by messages."""
+    return frozenset(name for i in range(len(table)) if _sends(table, i) for name in table.group[i])
+
+
+def _sends(table: OperatorTable, i: int) -> bool:
+    """Whether a row is an all_to_all of the library's, which is a send and a receive for every rank (NCCL user guide, Point-to-point
+    communication), not one by a kernel of its own."""
+    return table.work[i] == "all_to_all" and not isinstance(table.call[i], NodeExchange)
+
+
+@functools.lru_cache(maxsize=4096)
+def _kept_rows(table: OperatorTable, times: HostTimes, axes: Axes) -> tuple[NDArray[np.float64], float]:
+    """`host_rows`, and their sum."""
+    host = host_rows(table, times, axes)
     return host, float(host.sum())
 
 
@@ -151,8 +173,13 @@ def interval(host: NDArray[np.float64], device: NDArray[np.float64]) -> float:
     return float((np.cumsum(host) + np.cumsum(device[::-1])[::-1]).max())
 
 
-def host_rows(table: OperatorTable, times: HostTimes) -> NDArray[np.float64]:
-    """Return the host's seconds of each row of a table; what a CUDA graph starts costs one module where the graph begins."""
+def host_rows(table: OperatorTable, times: HostTimes, axes: Axes = ()) -> NDArray[np.float64]:
+    """Return the host's seconds of each row of a table; what a CUDA graph starts costs one module where the graph begins.
+
+    Args:
+        axes: of the mesh; those over which ranks send to each other are enough.
+    """
+    sizes = dict(axes)
     out = [0.0] * len(table)
     before = EAGER
     for i, (launches, captured) in enumerate(zip(table.launches.tolist(), table.captured.tolist(), strict=True)):
@@ -164,6 +191,8 @@ def host_rows(table: OperatorTable, times: HostTimes) -> NDArray[np.float64]:
             out[i] = launches * times.slice
         elif captured == EAGER and launches:
             out[i] = launches * times.launch + _python(table, i, launches, times) + _grouped(table, i, launches, times)
+            if _sends(table, i):
+                out[i] += 2 * math.prod(sizes.get(name, 1) for name in table.group[i]) * times.message
         before = captured
     return np.array(out)
 

@@ -26,9 +26,9 @@ class Framework(ExtendingSpec):
     """How a training framework behaves.
 
     Kernels: attention, fused_*, autocast (only where gradients are fp32, as such weights' are), keeps_inner_results,
-    complex_rotary, norms_in_fp32, norm_sums_apart, measures_accuracy, splits_qkv, copies_qkv, packs_qkv, softmax_by_reductions,
-    stacks_saved, embeds_by_product, dropout, joined_gate, joined_expert_gate, joined_qkv, keeps_values_in_place, plain_gate,
-    plain_router, picks_masked, casts_apart as in `KernelStyle`.
+    complex_rotary, rotary_tables, norms_in_fp32, norm_sums_apart, measures_accuracy, splits_qkv, copies_qkv, packs_qkv,
+    softmax_by_reductions, stacks_saved, embeds_by_product, dropout, joined_gate, joined_expert_gate, joined_qkv, keeps_values_in_place,
+    plain_gate, plain_router, picks_masked, casts_apart as in `KernelStyle`.
     Recompute: recompute_extent (how much of a forward runs again: "layer", all of it; "until_kept", as far as the last operator that
     keeps something for its backward; "needed", what some backward reads, as a compiler drops the rest).
     Pipelines: deals_layers over chunks where a plan has no split ("evenly"; "ends_as_layers", embedding and head counted as a layer each
@@ -149,6 +149,7 @@ class Framework(ExtendingSpec):
     fused_rotary: bool
     scales_rotary: bool = True
     complex_rotary: bool = False
+    rotary_tables: int = Field(default=0, ge=0, le=16)
     fused_norm: bool
     autocast: bool = False
     keeps_inner_results: bool = False

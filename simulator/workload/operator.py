@@ -154,6 +154,8 @@ class KernelStyle:
         fused_rotary: rotary embedding in one kernel.
         scales_rotary: that kernel takes cosines and sines that are scaled; else such a model's embedding is plain operations.
         complex_rotary: rotary embedding as a product of complex numbers, for which no compiler makes a fused kernel.
+        rotary_tables: where it is plain operations, kernels that make cosines and sines from angles in every layer, for queries and again
+            for keys, which are then joined with what was not turned, be it nothing; 0 = both are made once a step.
         fused_norm: normalisation in one kernel.
         autocast: weights, residual stream and norms are fp32, and operands of products are cast; apart from the kernels that make them
             unless residual additions are fused with others.
@@ -223,6 +225,7 @@ class KernelStyle:
     fused_rotary: bool = True
     scales_rotary: bool = True
     complex_rotary: bool = False
+    rotary_tables: int = 0
     fused_norm: bool = True
     autocast: bool = False
     keeps_inner_results: bool = False

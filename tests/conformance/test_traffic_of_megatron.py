@@ -42,19 +42,12 @@ def offset(case: Case) -> Amount:
     return Amount((LAYERS * 2 * TOKENS * 1408 if experts else GATE) * own(case) * 4.0, LAYERS * (2 if experts else 1))
 
 
-def turned(case: Case) -> Amount:
-    """Cosines and sines of all places are made for queries and for keys in every layer; but in latent attention queries are copied out of
-    the product that they are a part of, and what was turned is joined with the rest of each head, which is empty."""
-    width, latent = (32, True) if "--latent" in case.words else (64, False)
-    tables = LAYERS * TOKENS * width * 2 * 28.0
-    joined = 0.0 if latent else LAYERS * TOKENS * (16 + 4 + 16) * 64 * own(case) * 4.0
-    return Amount(tables + joined, (8 if latent else 11) * LAYERS)
-
-
 WEIGHED = LAYERS * 2 * TOKENS * 1408
 """Numbers of experts' inner activations, which the router's weights scale: in bf16 there, in fp32 and by casts here (moe_router_dtype)."""
 REPEATED = LAYERS * TOKENS * 2 * (4 + 16) * 64
 """Numbers of keys and values as they come, and for every head: their copies are a part of its core attention, here made before it."""
+LATENT_NORMS = Amount(-LAYERS * TOKENS * (384 + 256) * 18.0, -LAYERS * 16)
+"""Local layers normalise latents before what runs again; Transformer Engine's norms are a part of the products that do."""
 MASKS = 20
 """Kernels on numbers of tokens: in range or not, and those that are not set to zero, of the embedding and of the loss."""
 
@@ -62,15 +55,16 @@ MASKS = 20
 def beside(name: str, case: Case, weights: int) -> dict[str, tuple[Amount, ...]]:
     """By phase.  The buffer of gradients is cleared where a step begins, and divided by the number of replicas before it is reduced; ours
     does both in the update."""
-    layer, experts = (offset(case), turned(case)), "--experts" in case.words
+    layer, experts = offset(case), "--experts" in case.words
     again: dict[str, tuple[Amount, ...]] = {
-        "tensor, full recompute": layer,
-        "tensor, sequence, full recompute": layer,
-        "tensor, sequence, recompute of the MLP": layer[:1],
+        "tensor, full recompute": (layer,),
+        "tensor, sequence, full recompute": (layer,),
+        "tensor, sequence, recompute of the MLP": (layer,),
+        "latent, tensor, sequence, recompute of three modules": (LATENT_NORMS,),
         "tensor, selective recompute": (Amount(REPEATED * own(case) * 2.0, 2 * LAYERS),),
     }
     return {
-        "forward": (*layer, Amount(4.0 * weights, 1 + MASKS), Amount(-8.0 * WEIGHED * experts)),
+        "forward": (layer, Amount(4.0 * weights, 1 + MASKS), Amount(-8.0 * WEIGHED * experts)),
         "recompute": again.get(name, ()),
         "backward": (Amount(8.0 * weights, 1), Amount(-22.0 * WEIGHED * experts)),
     }

@@ -48,6 +48,7 @@ FIELDS: dict[str, tuple[dict[str, Any], str, str]] = {
     "fused_rotary": switch(LLAMA),
     "complex_rotary": switch(LLAMA),
     "scales_rotary": switch({"model": "gpt_oss_20b", "profile": {"fused_rotary": "true"}}),
+    "rotary_tables": ({**LLAMA, "profile": {"fused_rotary": "false"}}, "0", "6"),
     "copies_rows_apart": switch({"model": "mixtral_8x7b"}),
     "fuses_permute": switch({"model": "mixtral_8x7b"}),
     "sorts_row_sums": switch({"model": "mixtral_8x7b", "profile": {"fuses_permute": "false"}}),

@@ -13,6 +13,7 @@ from simulator.costs.host_time import HostTimes, host_rows, host_times, interval
 from simulator.costs.tables import machine_of
 from simulator.errors import PlanError
 from simulator.hardware.cluster import load_cluster
+from simulator.hardware.coefficients import load_cost_table
 from simulator.hardware.host import load_host_coefficients
 from simulator.lowering import lower
 from simulator.plan.framework import load_framework
@@ -57,6 +58,25 @@ def test_the_price_of_a_row_is_its_launches_and_its_python() -> None:
     own = host_rows(layer, replace(TIMES, weight=50e-6))[layer.label.index("qkv weight gradient")]
     assert 71e-6 == pytest.approx(own)  # and what the library's own code adds
     assert launches["attention norm"] * 11e-6 == pytest.approx(rows["attention norm"])  # plain operators
+
+
+def test_every_peer_of_an_all_to_all_is_two_messages_of_the_library() -> None:
+    """NCCL has no all_to_all: the host hands it a send and a receive for every rank; DeepEP's kernel is started once."""
+    plan = {"framework": "megatron_core", "expert_parallel": 8}
+    times, axes = HostTimes(launch=1e-6, module=100e-6, message=3e-6), (("ep", 8),)
+
+    def exchange(**more: Any) -> float:
+        layer = table(program_of("mixtral_8x7b", **plan, **more), "moe layer forward")
+        return float(host_rows(layer, times, axes)[layer.label.index("dispatch all_to_all")])
+
+    assert 101e-6 + 2 * 8 * 3e-6 == pytest.approx(exchange())
+    assert 101e-6 == pytest.approx(exchange(expert_exchange="once_per_node"))
+
+
+def test_messages_of_the_library_take_as_long_as_its_other_code_in_a_step() -> None:
+    call, pace = load_cost_table().point_to_point_call, load_host_coefficients().training_pace
+    assert call / pace == pytest.approx(host_times(load_framework("megatron_core"), "intel", 1.0).message)
+    assert 0.0 == host_times(load_framework("maxtext"), "intel", 1.0).message  # what is compiled starts them itself
 
 
 def test_what_dtensor_dispatches_is_what_tensor_parallelism_splits() -> None:

@@ -97,6 +97,21 @@ def test_a_paged_stash_goes_with_fused_experts_and_a_graph_of_the_whole_step() -
     assert ("megatron_bridge_26_06", "full_iteration") == (found["framework"], found["cuda_graphs"])
 
 
+@pytest.mark.parametrize(
+    ("framework", "said", "profile"),
+    [
+        ("Megatron-LM (2026)", "HybridEP; forced balance", "megatron_core_hybridep"),
+        ("Megatron-LM (2026)", "DeepEP; forced balance", "megatron_core"),
+        ("Megatron-Bridge", "HybridEP", "megatron_bridge_hybridep"),
+        ("Megatron-Bridge", "HybridEP; grouped products fused", "megatron_bridge_26_06"),
+    ],
+)
+def test_hybridep_is_not_deepep(framework: str, said: str, profile: str) -> None:
+    """Its kernels sort rows and take no time to copy them, which those of DeepEP do not and do."""
+    row = {**QWEN, "framework": framework, "version": "", "gpu": "H100-80GB-SXM", "quality_note": said}
+    assert profile == row_simulation(row).fields["framework"]
+
+
 def test_experts_of_hugging_face_are_grouped_since_2026() -> None:
     row = {**QWEN, "framework": "TRL (Hugging Face Trainer, FSDP2)", "zero_stage": "3", "ep": "1", "dp": ""}
     for where, profile in (("pull/4022@2026-04-28", "hugging_face_fsdp_2026"), ("@2025-04-28", "hugging_face_fsdp")):

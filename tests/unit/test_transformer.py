@@ -239,6 +239,18 @@ def test_a_kernel_without_a_place_for_scales_leaves_a_scaled_rotary_embedding_to
     assert turned(plain, scales_rotary=False) == turned(plain)
 
 
+def test_megatron_makes_cosines_and_sines_in_every_layer_for_every_tensor_that_it_turns() -> None:
+    """Kernels of megatron-core 0.16.1's plain rotary embedding, recorded: twelve for each tensor forward, of latent attention thirteen, and
+    one that joins it with what is not turned."""
+
+    def kernels(name: str, kind: str, **style: bool) -> int:
+        found = part(load_model(name), kind, KernelStyle(fused_rotary=False, **style)).operators
+        return next(o.launches for o in found if o.label == "rotary")
+
+    assert (kernels("qwen3_30b_a3b", "moe layer", rotary_tables=6), kernels("qwen3_30b_a3b", "moe layer")) == (24, 10)
+    assert (kernels("deepseek_v3", "moe layer", rotary_tables=6), kernels("deepseek_v3", "moe layer")) == (28, 12)
+
+
 def test_transformer_engine_copies_operands_around_flash_attention_alone() -> None:
     model = load_model("gpt2_355m")
 

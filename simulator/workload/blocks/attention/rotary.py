@@ -12,6 +12,12 @@ summed (3, 4).  So it is of the whole head where a kernel that takes no scaled c
 
 Latent attention has the part that is turned by itself, and joins it with the rest after it (1, 1), backward takes it apart (1, 1).
 
+Megatron makes cosines and sines from angles in every layer, for queries and for keys, by kernels on numbers of places
+(`rotary_tables`): two functions, their products with a scale (since it has YaRN), two casts.  What was turned it joins with a rest, be it
+empty (1, 1).  In latent attention it puts the pairs of numbers apart before it turns them: a strided copy (1, 1), whose gradient is two
+parts set into zeros and summed (3, 4).  Source: NVIDIA/Megatron-LM core_v0.16, models/common/embeddings/rope_utils.py and
+transformer/multi_latent_attention.py, recorded with PyTorch.
+
 Complex: queries and keys are widened to fp32, pairs of numbers multiplied by complex ones, and the product is narrowed again; three
 kernels each way, of which inductor, which has no complex numbers, joins none (pytorch/torchtitan issue 15).
 """
@@ -25,6 +31,9 @@ from simulator.workload.builder import LayerBuilder
 from simulator.workload.graph import Dim, Keep, Kernel, Moves, Tensor
 
 __all__ = ["rotary"]
+
+_TABLES = 4
+"""Cosines and sines, for queries and for keys."""
 
 
 def rotary(
@@ -45,8 +54,11 @@ def rotary(
     without = g.style.fused_rotary and g.m.rotary_scale != 1.0 and not g.style.scales_rotary
     turned = g.style.complex_rotary
     fused, part = g.style.fused_rotary and not without and not turned, share < 1.0 or without
-    forward = (1.0, 1.0) if fused else (5.5 * share + part, 4.5 * share + part)
-    backward = (1.0, 1.0) if fused else (7.5 * share + 3 * part, 7.5 * share + 4 * part)
+    makes = 0 if fused or turned else g.style.rotary_tables
+    joined, apart_pairs = part or makes > 0, makes > 0 and bool(alone)
+    forward = (1.0, 1.0) if fused else (5.5 * share + joined + apart_pairs, 4.5 * share + joined + apart_pairs)
+    rest = part + apart_pairs
+    backward = (1.0, 1.0) if fused else (7.5 * share + 3 * rest, 7.5 * share + 4 * rest)
     if turned:
         forward = backward = (1.0 + 2.0 * FP32 / e, 1.0 + 2.0 * FP32 / e)
     apart: tuple[Moves, ...] = ()
@@ -57,6 +69,10 @@ def rotary(
     q, k = (replace(t, name=f"{t.name}, turned") for t in given[:2])
     tables = g.tensor("cosines and sines", *g.tokens, Dim("tables", 4), g.head_dim)
     gathers = g.style.gathers_rotary
+    width = alone[-1].size // (g.m.heads + 1) if alone else round(g.m.head_dim * share)
+    angles = Moves(
+        dims=(g.sequence, Dim("angles", _TABLES * width)), read=FP32 * makes / 2, written=FP32 * makes / 2 - e
+    )
     g.add(
         Kernel(
             label="rotary",
@@ -65,13 +81,14 @@ def rotary(
             keeps=(Keep(tensor=tables, whole=True),) if gathers else (),
             again=(q.name, k.name, tables.name),
             moves=(
+                *((angles,) if makes else ()),
                 Moves(dims=read, read=e * forward[0], backward_written=e * backward[1]),
                 Moves(dims=written, written=e * forward[1], backward_read=e * backward[0]),
                 *apart,
             ),
             access="" if fused else "strided",
-            launches=(6 if turned else 2 if fused else 10 + 2 * part) + 2 * len(apart),
-            backward_launches=(6 if turned else 2 if fused else 18 + 10 * part) + 2 * len(apart),
+            launches=(6 if turned else 2 if fused else 10 + 2 * joined + 2 * makes + 2 * apart_pairs) + 2 * len(apart),
+            backward_launches=(6 if turned else 2 if fused else 18 + 10 * rest) + 2 * len(apart),
         )
     )
     return q, k
