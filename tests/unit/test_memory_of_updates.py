@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from simulator.accuracy.memory import memory_outcomes
 from simulator.importers.table.row_cluster import row_cluster
+from simulator.importers.table.rows import read_rows
 from simulator.lowering import lower
 from simulator.plan.plan import Plan
 from simulator.program.program import CATEGORIES, Segment
@@ -16,6 +18,7 @@ from simulator.report.prediction import Prediction
 from simulator.simulation import simulate
 from simulator.workload.model import load_model
 from simulator.workload.workload import Workload
+from tests.validation.evidence import DATA
 
 MODEL = load_model("llama3_2_1b")
 
@@ -120,3 +123,38 @@ def test_megatron_looks_through_all_gradients_for_nans_before_it_adds_them_up(
     (update,) = [i for i in program.items if isinstance(i, Segment) and i.name == "optimizer"]
     found = [t.read[t.label.index("check gradients")] for t, _ in update.pieces if "check gradients" in t.label]
     assert sum(found) / MODEL.parameters == pytest.approx(read, rel=0.01)
+
+
+@cache
+def flat(stage: int, gpus: int, framework: str = "hugging_face_deepspeed") -> Prediction:
+    """Llama 3 8B by DeepSpeed, a sequence of 512 on each GPU."""
+    work = Workload(model=load_model("llama3_8b"), sequence_length=512, global_batch_size=gpus)
+    cluster = row_cluster({"gpu": "A100-80GB-SXM", "n_gpus": str(gpus)})[0]
+    return simulate(work, Plan(framework=framework, recompute="full", zero_stage=stage), cluster)
+
+
+@pytest.mark.parametrize(
+    ("stage", "gpus", "numbers"),
+    [(3, 2, 1e9), (3, 64, 8.03e9 / 64), (2, 64, 8.03e9 / 64), (1, 2, 8.03e9 / 3), (1, 64, 0.0)],
+)
+def test_gradients_are_joined_and_cast_for_the_update(stage: int, gpus: int, numbers: float) -> None:
+    """6 bytes for each of a share's weights, under ZeRO-3 of a billion at most; under ZeRO-1 the gradients of all others are gone then,
+    so that of two ranks' 3 bytes per weight 2 come to what stands, and nothing of 64's."""
+    effects = flat(stage, gpus).program.effects
+    sizes = [t.bytes for e in effects for t in e.tensors if t.name == "flat copies of gradients"]
+    assert sum(sizes) == pytest.approx(6.0 * numbers, rel=0.001)
+
+
+def test_the_first_release_joins_all_gradients_of_a_rank_at_once() -> None:
+    """sub_group_size was 1e12 in April 2021."""
+    found = flat(3, 2, "deepspeed_2021").program.effects
+    sizes = [t.bytes for e in found for t in e.tensors if t.name == "flat copies of gradients"]
+    assert sum(sizes) == pytest.approx(3.0 * 8.03e9, rel=0.001)
+
+
+def test_a_small_batch_peaks_where_the_update_joins_its_gradients() -> None:
+    """DeepSpeedExamples, training/bf16_master_weight/README.md: 31.38 GB of a model of 6.86 billion weights over four H100."""
+    [row] = [row for row in read_rows(DATA / "blind4_memory.csv") if row["case_id"] == "dsbf16-m001"]
+    [[found, _]] = memory_outcomes([row])
+    assert found.predicted == pytest.approx(found.measured, rel=0.02)
+    assert dict(found.terms)["workspace"] > 6e9

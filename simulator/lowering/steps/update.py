@@ -14,6 +14,7 @@ from simulator.lowering.memory.offload import add_host_update
 from simulator.lowering.memory.parameter_offload import add_shards_down
 from simulator.lowering.resolve.resolved_plan import ResolvedPlan
 from simulator.lowering.steps.exchange import add_exchange_beside, exchange_pieces, exchanged_matrices
+from simulator.lowering.steps.flat_gradients import flat_copies
 from simulator.lowering.steps.hops import REDUCING_LANES
 from simulator.lowering.steps.orthogonal import orthogonal_matrices, orthogonal_pieces
 from simulator.lowering.steps.parameters import (
@@ -281,8 +282,11 @@ def states_kept(state: State, held: Held, stage: int = 1) -> float:
 
 
 def _stands_in_update(state: State, rank: int) -> tuple[Tensor, ...]:
-    """Gradients that stand beside activations in no step, and what an update over lists of tensors makes on its way."""
-    found = [("results of the update", "workspace", listed_results(state, rank))]
+    """Gradients that stand beside activations in no step, and what an update over lists, or of flat tensors, makes on its way."""
+    found = [
+        ("results of the update", "workspace", listed_results(state, rank)),
+        ("flat copies of gradients", "workspace", flat_copies(state, rank_held(state, rank).trained).stand),
+    ]
     shards_stand = state.resolved.zero_stage == 3  # those of units, since their reductions
     if gradients_await_update(state.resolved) and not shards_stand:
         found.append(("gradients", "gradients", states_kept(state, rank_held(state, rank), 2) * kept_gradient(state)))
