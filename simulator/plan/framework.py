@@ -108,7 +108,8 @@ class Framework(ExtendingSpec):
     keeps_compute_gradients (gradients in the compute dtype stand beside wider gradient buffers until the end of a microbatch's
     backward, and are cast and added to them in two passes);
     flattens_gradients (the optimizer step copies its gradients into flat tensors, and reduces through a flat buffer of
-    bucket_size); sub_group_size (weights of a rank whose gradients it copies at once under ZeRO-3; 0 = all); makes_gradients (gradients are tensors that the first backward makes and that stay, not parts of a buffer
+    bucket_size); sub_group_size (weights of a rank whose gradients it copies at once under ZeRO-3; 0 = all);
+    makes_gradients (gradients are tensors that the first backward makes and that stay, not parts of a buffer
     made before); weights_in_experts (the router's weights scale the experts' inner activation, so their outputs need not be
     kept); weighs_rows_in_fp32 (else they scale the outputs in fp32, by plain operations, and the wide copy is kept);
     updates_in_lists (the optimizer runs one operation after the other over the list of all tensors, as torch's "foreach"
