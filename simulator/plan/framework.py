@@ -117,6 +117,8 @@ class Framework(ExtendingSpec):
     keeps_buckets (gradients stand beside the buckets in which replicas add them, as under DistributedDataParallel);
     holds_buckets (under ZeRO-2 and 3 gradients are copied into buckets that are made whole, however small the model: one of
     bucket_size, under stage 2 a second where reductions overlap);
+    saves_gathered (under ZeRO-3 products keep the gathered weights that they read until their backward, as torch's own linear
+    layer does and DeepSpeed's memory-efficient one does not);
     drops_gradients (an update frees the gradients, and the first backward of the next step makes them anew while
     activations go, so that a step of one microbatch holds one or the other); states_break_places (the first update makes
     the moments in places that the first step's activations left, so that the next step's find them broken up and take
@@ -234,6 +236,7 @@ class Framework(ExtendingSpec):
     updates_in_lists: bool = False
     keeps_buckets: bool = False
     holds_buckets: bool = False
+    saves_gathered: bool = False
     drops_gradients: bool = False
     states_break_places: bool = False
     splits_master_weights: bool = False

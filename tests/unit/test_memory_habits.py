@@ -110,6 +110,16 @@ def copies(program: Program) -> float:
     return sum(t.bytes for e in program.effects for t in e.tensors if t.name == "flat copies of gradients")
 
 
+@pytest.mark.parametrize(("recompute", "stage", "weights"), [("none", 3, 6.476e9), ("full", 3, 0.0), ("none", 2, 0.0)])
+def test_products_of_torchs_own_keep_the_weights_that_zero_gathered(recompute: str, stage: int, weights: float) -> None:
+    """FlagPerf's zero.Init(mem_efficient_linear=False): 2 bytes for all but the two tables of Llama 2 7B, until each layer's backward; a
+    layer that runs again gathers its own."""
+    case = {"model": "llama2_7b", "plan": {"zero_stage": stage, "data_parallel": 8, "recompute": recompute}, "batch": 8}
+    effects = lowered(case, "hugging_face_deepspeed_plain").effects
+    kept = [t.bytes for e in effects for t in e.tensors if t.name == "weights that products keep"]
+    assert max(kept, default=0.0) == pytest.approx(2 * weights, rel=0.001)
+
+
 def test_fsdp_under_torch_pipelining_keeps_whole_weights_and_gradients() -> None:
     """Gathered once and reduced once per step: 4 bytes of gradient per parameter of the rank stand from the first backward to that."""
     case = {"model": "llama3_8b", "plan": {"zero_stage": 3, "data_parallel": 2, "pipeline_parallel": 4}, "batch": 16}
