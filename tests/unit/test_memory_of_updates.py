@@ -152,9 +152,12 @@ def test_the_first_release_joins_all_gradients_of_a_rank_at_once() -> None:
     assert sum(sizes) == pytest.approx(3.0 * 8.03e9, rel=0.001)
 
 
-def test_a_small_batch_peaks_where_the_update_joins_its_gradients() -> None:
-    """DeepSpeedExamples, training/bf16_master_weight/README.md: 31.38 GB of a model of 6.86 billion weights over four H100."""
-    [row] = [row for row in read_rows(DATA / "blind4_memory.csv") if row["case_id"] == "dsbf16-m001"]
+@pytest.mark.parametrize(("case", "states", "copies"), [("dsbf16-m001", 12, 6e9), ("dsbf16-m002", 6, 2e9)])
+def test_a_small_batch_peaks_where_the_update_joins_its_gradients(case: str, states: int, copies: float) -> None:
+    """DeepSpeedExamples, training/bf16_master_weight/README.md: 31.38 GB of 6.86 billion weights over four H100, and 18.93 (16.17
+    beside the update) in bf16 alone, where the flat weights that are updated are a copy still."""
+    [row] = [row for row in read_rows(DATA / "blind4_memory.csv") if row["case_id"] == case]
     [[found, _]] = memory_outcomes([row])
-    assert found.predicted == pytest.approx(found.measured, rel=0.02)
-    assert dict(found.terms)["workspace"] > 6e9
+    assert found.predicted == pytest.approx(found.measured, rel=0.06)
+    assert dict(found.terms)["optimizer_states"] == pytest.approx(states * 6.86e9 / 4, rel=0.01)
+    assert copies < dict(found.terms)["workspace"] < 1.1 * copies

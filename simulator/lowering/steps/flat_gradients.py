@@ -12,7 +12,7 @@ __all__ = ["FlatCopies", "flat_copies"]
 
 
 class FlatCopies(NamedTuple):
-    """Bytes of the joined gradients, of their fp32 copy, and of gradients that the update has dropped before it makes them."""
+    """Bytes of the joined gradients, of their copy as wide as the updated weights, and of gradients that were dropped before."""
 
     joined: float = 0.0
     wide: float = 0.0
@@ -41,4 +41,5 @@ def flat_copies(state: State, held: Held) -> FlatCopies:
     if resolved.zero_stage == 3:
         count = min(count, framework.sub_group_size or math.inf)
     others = held.all - held.sharded(resolved) if resolved.zero_stage == 1 else 0.0
-    return FlatCopies(resolved.gradient_bytes * count, 4.0 * count, resolved.gradient_bytes * others)
+    wide = 4.0 if state.workload.numbers.master_weights else 0.0  # of one format they are one
+    return FlatCopies(resolved.gradient_bytes * count, wide * count, resolved.gradient_bytes * others)

@@ -69,16 +69,20 @@ def optimizer_bytes(state: State, others: float = 0.0) -> float:
 
 
 def master_bytes(state: State) -> float:
-    """Return the bytes of a weight's fp32 copy: the lower half of it, where the bf16 weight is the upper one; 0 without.
+    """Return the bytes of a weight's copy that is updated: in fp32, or the lower half of it, where the bf16 weight is the upper one; in the
+    weights' own format where a code updates flat copies of shards all the same; else 0.
 
-    Where servers update it is theirs, but for codes whose own weights are fp32.
+    Where servers update it is theirs, but for codes whose own weights are fp32.  DeepSpeed: runtime/zero/stage3.py, _create_fp32_partitions
+    (converted.clone()), and runtime/zero/stage_1_and_2.py, single_partition_of_fp32_groups, whatever master_weights_and_grads_dtype is.
     """
     wide = state.resolved.style.autocast or shard_bytes(state) > state.resolved.precision.element
     if state.resolved.on_servers and not wide:
         return 0.0
     numbers = state.workload.numbers
-    halves = state.resolved.splits_master_weights and numbers.compute == "bf16"
-    return (2.0 if halves else 4.0) if numbers.master_weights else 0.0
+    if not numbers.master_weights:
+        flat = state.resolved.framework.flattens_gradients and state.resolved.zero_stage
+        return float(numbers.element) if flat else 0.0
+    return 2.0 if state.resolved.splits_master_weights and numbers.compute == "bf16" else 4.0
 
 
 def kept_gradient(state: State) -> float:
