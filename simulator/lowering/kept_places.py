@@ -118,8 +118,10 @@ class _Player:
 
     def update(self) -> None:
         """Ask for what the update makes on its way, and give it back."""
-        joined, wide, _ = self._copies
-        blocks = [self.memory.ask(size) for size in (joined, wide) if size]
+        blocks = [self.memory.ask(size) for size in self._copies[:2] if size]
+        if len(blocks) > 1:  # what was joined goes when it is cast
+            self.memory.give_back(blocks.pop(0))
+        blocks += [self.memory.ask(self._copies.results)] if self._copies.results else []
         for block in blocks:
             self.memory.give_back(block)
 

@@ -303,13 +303,15 @@ def listed_results(state: State, rank: int) -> float:
     torch.optim documents "about sizeof(params) more peak memory" for its foreach form: roots of all second moments stand at once.
     """
     resolved, numbers = state.resolved, state.workload.numbers
-    if not resolved.framework.updates_in_lists or resolved.on_servers:
+    rule, width = OPTIMIZERS.get(state.workload.optimizer), 4.0 if numbers.master_weights else float(numbers.element)
+    alone = resolved.optimizer_in_backward or rule.looped_results  # of a list of one tensor
+    flat = resolved.framework.flattens_gradients  # `flat_copies` has them
+    if resolved.on_servers or not (resolved.framework.updates_in_lists or (rule.looped_results and not flat)):
         return 0.0
     mine = states_kept(state, rank_held(state, rank)) * (1.0 - resolved.optimizer_offload)
-    if resolved.optimizer_in_backward:  # of a list of one tensor
+    if alone:
         mine = min(mine, max(size for cost in state.costs.values() for size in (*cost.trained_tensors, 0.0)))
-    times = OPTIMIZERS.get(state.workload.optimizer).listed_results
-    return times * mine * (4.0 if numbers.master_weights else float(numbers.element))
+    return (rule.looped_results or rule.listed_results) * mine * width
 
 
 def gradients_dropped(resolved: ResolvedPlan) -> bool:
