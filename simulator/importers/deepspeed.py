@@ -32,7 +32,7 @@ _NO_EFFECT = {
     "zero_optimization.stage3_gather_fp16_weights_on_model_save", "zero_optimization.load_from_fp32_weights",
     "zero_optimization.elastic_checkpoint",
     "zero_optimization.ignore_unused_parameters", "zero_optimization.offload_optimizer.pin_memory",
-    "zero_optimization.offload_param.pin_memory", "zero_optimization.sub_group_size", "zero_optimization.offload_optimizer.nvme_path",
+    "zero_optimization.offload_param.pin_memory", "zero_optimization.offload_optimizer.nvme_path",
     "zero_optimization.offload_optimizer.buffer_count", "zero_optimization.offload_optimizer.pipeline_read",
     "zero_optimization.offload_optimizer.pipeline_write", "zero_optimization.offload_optimizer.fast_init",
     "zero_optimization.offload_param.nvme_path", "zero_optimization.offload_param.buffer_count",
@@ -72,6 +72,9 @@ _DTYPES = {
 }
 
 
+_SUB_GROUP = 1_000_000_000
+
+
 class DeepSpeed(Importer):
     """A ds_config.json."""
 
@@ -99,7 +102,13 @@ class DeepSpeed(Importer):
         trainer = _automatic(settings)
         profile = "hugging_face_deepspeed" if trainer else "deepspeed"
         why = '"auto" is of the Hugging Face integration' if trainer else "DeepSpeed's own engine"
-        findings.assume("plan.framework", profile, why)
+        plain = settings.take("zero_optimization.memory_efficient_linear")
+        if plain is not None and not flag_of(plain) and trainer:
+            settings.put("plan.framework", plain, "hugging_face_deepspeed_plain")
+        else:
+            findings.assume("plan.framework", profile, why)
+            if plain is not None:
+                findings.ignore(plain.place, f"{plain.text}: what {profile} has here")
         _precision(settings, findings, trainer)
         _batch(settings, findings)
         read_zero(settings, findings, "zero_optimization.")
@@ -203,6 +212,11 @@ def read_zero(settings: Settings, findings: Findings, at: str) -> None:
     elif bucket is not None:
         findings.ignore(bucket.place, f"{bucket.text}: zero_stage = {stage} has no buckets here")
     _offload(settings, findings, at, stage)
+    group = settings.take(f"{at}sub_group_size")
+    if group is not None and stage == 3 and whole_of(group) != _SUB_GROUP:
+        settings.refuse(group, "an update is taken to join the gradients of a billion of a rank's weights at once")
+    elif group is not None:
+        findings.ignore(group.place, f"{group.text}: of ZeRO-3, where an update takes a billion weights at once here")
     part = settings.take(f"{at}zero_hpz_partition_size")
     if part is not None and whole_of(part) > 1:
         settings.put("plan.secondary_shard_size", part, whole_of(part))

@@ -16,7 +16,8 @@ from simulator.lowering.layers.expand import LayerCost
 from simulator.lowering.memory.allocator import Block, CachingAllocator
 from simulator.lowering.resolve.resolved_plan import ResolvedPlan
 from simulator.lowering.steps.assign import Chunk
-from simulator.lowering.steps.parameters import rank_chunks
+from simulator.lowering.steps.flat_gradients import flat_copies
+from simulator.lowering.steps.parameters import rank_chunks, rank_held
 from simulator.lowering.steps.state import State
 from simulator.lowering.steps.update import master_bytes, optimizer_bytes
 from simulator.workload.workload import Workload
@@ -52,6 +53,7 @@ def kept_places(workload: Workload, resolved: ResolvedPlan, rank: int, standing:
         player.play()
         if step == 0:
             player.make_moments(moments)
+        player.update()
     return float(player.memory.most_held - player.memory.most_asked)
 
 
@@ -99,6 +101,7 @@ class _Player:
         self._chunks = [state.chunks[c] for _, c in rank_chunks(state, rank)]
         self._asks = {kind: state.costs[kind].asks() for chunk in self._chunks for kind in chunk.kinds}
         self._actions = list(self._first_actions(rank))
+        self._copies = flat_copies(state, rank_held(state, rank).trained)
 
     @property
     def moments(self) -> float:
@@ -112,6 +115,15 @@ class _Player:
         for n in sizes if size else ():
             for _ in range(2):
                 self.memory.ask(size * n / (2.0 * sum(sizes)))
+
+    def update(self) -> None:
+        """Ask for what the update makes on its way, and give it back."""
+        blocks = [self.memory.ask(size) for size in self._copies[:2] if size]
+        if len(blocks) > 1:  # what was joined goes when it is cast
+            self.memory.give_back(blocks.pop(0))
+        blocks += [self.memory.ask(self._copies.results)] if self._copies.results else []
+        for block in blocks:
+            self.memory.give_back(block)
 
     def _first_actions(self, rank: int) -> Iterator[tuple[int, _Key, float]]:
         """(kind, on what, how much of a microbatch that is) of actions until they have so many events as are played through."""

@@ -108,7 +108,8 @@ class Framework(ExtendingSpec):
     keeps_compute_gradients (gradients in the compute dtype stand beside wider gradient buffers until the end of a microbatch's
     backward, and are cast and added to them in two passes);
     flattens_gradients (the optimizer step copies its gradients into flat tensors, and reduces through a flat buffer of
-    bucket_size); makes_gradients (gradients are tensors that the first backward makes and that stay, not parts of a buffer
+    bucket_size); sub_group_size (weights of a rank whose gradients it copies at once under ZeRO-3; 0 = all);
+    makes_gradients (gradients are tensors that the first backward makes and that stay, not parts of a buffer
     made before); weights_in_experts (the router's weights scale the experts' inner activation, so their outputs need not be
     kept); weighs_rows_in_fp32 (else they scale the outputs in fp32, by plain operations, and the wide copy is kept);
     updates_in_lists (the optimizer runs one operation after the other over the list of all tensors, as torch's "foreach"
@@ -116,6 +117,8 @@ class Framework(ExtendingSpec):
     keeps_buckets (gradients stand beside the buckets in which replicas add them, as under DistributedDataParallel);
     holds_buckets (under ZeRO-2 and 3 gradients are copied into buckets that are made whole, however small the model: one of
     bucket_size, under stage 2 a second where reductions overlap);
+    saves_gathered (under ZeRO-3 products keep the gathered weights that they read until their backward, as torch's own linear
+    layer does and DeepSpeed's memory-efficient one does not);
     drops_gradients (an update frees the gradients, and the first backward of the next step makes them anew while
     activations go, so that a step of one microbatch holds one or the other); states_break_places (the first update makes
     the moments in places that the first step's activations left, so that the next step's find them broken up and take
@@ -228,12 +231,14 @@ class Framework(ExtendingSpec):
     split_keeps_graph: bool = False
     keeps_compute_gradients: bool
     flattens_gradients: bool
+    sub_group_size: int = 0
     makes_gradients: bool
     weights_in_experts: bool
     weighs_rows_in_fp32: bool = False
     updates_in_lists: bool = False
     keeps_buckets: bool = False
     holds_buckets: bool = False
+    saves_gathered: bool = False
     drops_gradients: bool = False
     states_break_places: bool = False
     splits_master_weights: bool = False

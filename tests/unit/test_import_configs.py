@@ -59,6 +59,8 @@ def test_deepspeed() -> None:
         ({"zero_optimization": {"stage": 0}, "optimizer": {"type": "OneBitLamb"}}, {"gradient_exchange": "one_bit"}),
         ({"zero_optimization": {"stage": 1}, "sequence_parallel_size": 4}, {"context_parallel": 4, "context_parallel_kind": "ulysses"}),
         ({"zero_optimization": {"stage": "auto"}, "train_batch_size": "auto"}, {"zero_stage": None, "framework": "hugging_face_deepspeed"}),
+        ({"zero_optimization": {"memory_efficient_linear": False}, "train_batch_size": "auto"},
+         {"framework": "hugging_face_deepspeed_plain"}),
     ],
 )  # fmt: skip
 def test_deepspeed_plans(tmp_path: Path, config: dict[str, Any], plan: dict[str, Any]) -> None:

@@ -95,15 +95,29 @@ def test_flat_copies_of_gradients_take_the_time_of_their_bytes(
     assert (table.read[row] / weights, table.written[row] / weights) == pytest.approx((read, written), rel=0.01)
 
 
-def test_deepspeed_flattens_its_share_of_the_gradients_and_casts_it() -> None:
-    """ZeRO-1: 2 + 4 bytes per parameter of the shard and one bucket; without ZeRO 4 + 4 bytes of every gradient."""
+def test_deepspeed_reduces_through_a_bucket_and_joins_gradients_when_it_updates() -> None:
+    """ZeRO-1 of four: 2 + 4 bytes per parameter of the shard come as the other shards' 6 go; without ZeRO 4 + 4 bytes of every gradient."""
     case = {"model": "gpt3_13b", "plan": {"zero_stage": 1, "data_parallel": 4}, "batch": 4}
-    sharded = standing(lowered(case, "megatron_deepspeed"))
-    parameters = sharded["weights"] / 2
-    expected = parameters / 4 * 6 + 1e9
-    assert expected == pytest.approx(sharded["flat copies of gradients, place idle"])
-    whole = standing(lowered({**case, "plan": {"data_parallel": 4}}, "megatron_deepspeed"))
-    assert parameters * 8 == pytest.approx(whole["flat copies of gradients, place idle"])
+    sharded = lowered(case, "megatron_deepspeed")
+    assert standing(sharded)["flat copies of gradients, place idle"] == pytest.approx(1e9)
+    assert copies(sharded) == 0.0
+    whole = lowered({**case, "plan": {"data_parallel": 4}}, "megatron_deepspeed")
+    assert copies(whole) == pytest.approx(8 * standing(whole)["weights"] / 2)
+
+
+def copies(program: Program) -> float:
+    """Bytes of the flat copies that stand while a rank updates."""
+    return sum(t.bytes for e in program.effects for t in e.tensors if t.name == "flat copies of gradients")
+
+
+@pytest.mark.parametrize(("recompute", "stage", "weights"), [("none", 3, 6.476e9), ("full", 3, 0.0), ("none", 2, 0.0)])
+def test_products_of_torchs_own_keep_the_weights_that_zero_gathered(recompute: str, stage: int, weights: float) -> None:
+    """FlagPerf's zero.Init(mem_efficient_linear=False): 2 bytes for all but the two tables of Llama 2 7B, until each layer's backward; a
+    layer that runs again gathers its own."""
+    case = {"model": "llama2_7b", "plan": {"zero_stage": stage, "data_parallel": 8, "recompute": recompute}, "batch": 8}
+    effects = lowered(case, "hugging_face_deepspeed_plain").effects
+    kept = [t.bytes for e in effects for t in e.tensors if t.name == "weights that products keep"]
+    assert max(kept, default=0.0) == pytest.approx(2 * weights, rel=0.001)
 
 
 def test_fsdp_under_torch_pipelining_keeps_whole_weights_and_gradients() -> None:

@@ -51,6 +51,8 @@ def test_a_loss_in_chunks_is_counted_as_its_library_does() -> None:
     assert 5 == row_loss({"quality_note": "loss in chunks of 8,192 tokens"}, model, 40_000)["loss_chunks"]
     assert {"fused_cross_entropy": True} == row_loss({"quality_note": "chunked cross entropy"}, model, 4096)
     assert {} == row_loss({"quality_note": "plain"}, model, 4096)
+    assert {} == row_loss({"framework": "HF", "quality_note": "within 1.5 % with and without Liger"}, model, 16384)
+    assert 8 == row_loss({"quality_note": "loss in pieces"}, model, 4096)["loss_chunks"]
     assert {"fused_cross_entropy": False} == row_loss({"quality_note": "loss outside the graph"}, model, 4096)
 
 

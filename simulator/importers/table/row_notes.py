@@ -30,6 +30,7 @@ _OPTIMIZERS = (
     (r"8-?bit[ -](paged[ -])?(adam|optim)|adam\w*[ _-]?8-?bit|\b(bnb|bitsandbytes)\b[^;]*optim", "adam_8bit"),
     (r"adafactor", "adafactor"),
     (r"fused[ _-]adam|adam\w*[ _-]fused", "adam_fused"),
+    (r"\b(without|no)[ _-]foreach|\bforeach ?= ?false", "adam_loop"),
     (r"\bsgd\b", "sgd"),
     (r"\blamb\b", "lamb"),
     (r"\blars\b", "lars"),
@@ -45,7 +46,9 @@ _REMAINDERS = (
     r"\bremainders? of (the )?(parameters|weights)\b|param(eter)?[_ -]remainders|precision-aware optimizer(?! in later)"
 )
 _ACROSS = r"(stands|copies|a copy) on every group of experts|\b(fsdp|shard\w*) across (the )?groups of experts|\bmesh of dp x ep\b"
-_IN_CHUNKS = r"liger|fused[ -]linear[ -]cross|cut[ -]cross|chunked loss|loss (is )?in chunks"
+_IN_CHUNKS = (
+    r"(?<!without )(?<!no )liger|fused[ -]linear[ -]cross|cut[ -]cross|chunked loss|loss (is )?in (chunks|pieces)"
+)
 _FUSED_LOSS = r"fused cross[ -]?entropy|chunked cross[ -]?entropy|cross[-_ ]entropy[-_ ]loss[-_ ]fusion(=true)?(?!=)|\bloss fusion"
 _LOSS_APART = r"loss (is |stands )?outside"
 """Words for a compiled model whose loss is computed by the caller."""

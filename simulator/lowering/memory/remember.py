@@ -23,7 +23,7 @@ from simulator.lowering.resolve.resolved_plan import ResolvedPlan
 from simulator.lowering.steps.assign import Chunk, classes_of
 from simulator.lowering.steps.cut import BUCKETS, UNBROKEN, UNITS, Cut, offloaded
 from simulator.lowering.steps.exchange import kept_for_exchange
-from simulator.lowering.steps.parameters import Held, all_alike, group_held, rank_held
+from simulator.lowering.steps.parameters import Held, all_alike, group_held, in_full_width, rank_held
 from simulator.lowering.steps.state import State
 from simulator.lowering.steps.structure import Structure
 from simulator.lowering.steps.unit_parts import gradient_made, made_in_turn
@@ -161,7 +161,19 @@ def saved_by(state: State, costs: dict[str, LayerCost], chunk: Chunk) -> tuple[T
     if state.resolved.activation_offload:
         away = offloaded(chunk, state.resolved.activation_offload)
         here = tuple(kind for kind, goes in zip(here, away, strict=True) if not goes)
-    return _saved_by(tuple(costs), tuple(costs.values()), here, kept_output(state, costs, chunk))
+    saved = _saved_by(tuple(costs), tuple(costs.values()), here, kept_output(state, costs, chunk))
+    return (*saved, *_weights_saved(state, costs, chunk.kinds))
+
+
+def _weights_saved(state: State, costs: dict[str, LayerCost], kinds: tuple[str, ...]) -> tuple[Tensor, ...]:
+    """Gathered weights that products of layers keep until their backward; those of the head stand gathered when the loss runs."""
+    resolved = state.resolved
+    if not (resolved.framework.saves_gathered and resolved.zero_stage == 3) or resolved.recompute == "full":
+        return ()
+    layers = [costs[kind] for kind in kinds if kind not in ("embedding", "head")]
+    count = sum(in_full_width(cost.parameters, cost.frozen.narrow, resolved.gathered_bytes) for cost in layers)
+    size = count * resolved.gathered_bytes
+    return (Tensor(name="weights that products keep", category="gathered", bytes=size),) if size else ()
 
 
 def _kept_by(
@@ -175,7 +187,11 @@ def _kept_by(
         here = tuple([tuple([kind for kind in group if not next(away)]) for group in groups])
     outputs = [0.0] * (len(groups) - 1) + [kept_output(state, costs, chunk)]
     known, asked = (tuple(costs), tuple(costs.values())), list(zip(here, outputs, strict=True))
-    return {(kinds, output): _saved_by(*known, kinds, output) for kinds, output in dict.fromkeys(asked)}, asked
+    found = {
+        (kinds, output): (*_saved_by(*known, kinds, output), *_weights_saved(state, costs, kinds))
+        for kinds, output in dict.fromkeys(asked)
+    }
+    return found, asked
 
 
 Kept = tuple[tuple[str, ...], float]

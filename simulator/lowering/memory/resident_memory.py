@@ -28,7 +28,7 @@ def beside_states(state: State, rank: int) -> list[Tensor]:
         *_beside_compute(state, held),
         *_whole_buckets(state),
         *_kept_gathered(state, rank),
-        *(_fsdp_pools(state, held) if resolved.zero_stage == 3 else _flat_copies(state, rank, held)),
+        *(_fsdp_pools(state, held) if resolved.zero_stage == 3 else _flat_buckets(state, rank, held)),
         *_received_ahead(state, rank),
         *_registers(state, rank),
         *_broken_places(state, rank, held),
@@ -130,29 +130,21 @@ def _kept_gathered(state: State, rank: int) -> list[Tensor]:
     return [Tensor(name="small tensors, kept gathered", category="gathered", bytes=size)] if size else []
 
 
-def _flat_copies(state: State, rank: int, held: Held) -> list[Tensor]:
-    """Flat tensors of an optimizer step that runs while activations are freed: too large for the places these leave.
+def _flat_buckets(state: State, rank: int, held: Held) -> list[Tensor]:
+    """Flat copies of gradients that are reduced: too large for the places that activations leave, so that both are held.
 
-    The caching allocator keeps freed blocks and splits them only for smaller requests, so one tensor as large as all gradients of
-    a rank finds no place among them, and the reserved memory holds both.  DeepSpeed: ZeRO-1 and 2 flatten their share of the
-    gradients and cast it to fp32, and reduce through a buffer of bucket_size; without ZeRO fp32 copies of all gradients are made
-    and then flattened; what the CPU updates it also casts.  Gradients that are fp32 already are updated in place; they are reduced
-    through flat copies of as many numbers as a bucket has, or of one tensor where that is larger.
+    DeepSpeed's ZeRO-1 and 2 reduce through a buffer of bucket_size.  Gradients that are fp32 already are reduced through flat copies of
+    as many numbers as a bucket has, or of one tensor where that is larger.
     """
-    resolved = state.resolved
-    element, updated = resolved.precision.element, 1.0 - resolved.optimizer_offload
-    if not resolved.framework.flattens_gradients:
+    resolved, element = state.resolved, state.resolved.precision.element
+    if not resolved.framework.flattens_gradients or resolved.replicas == 1 or _holds_buckets(resolved):
         return []
     if resolved.gradient_bytes > element:
         table = max(state.costs[kind].trained for kind in ("embedding", "head"))
         largest = table if any(c in (0, len(state.chunks) - 1) for _, c in rank_chunks(state, rank)) else 0.0
-        bucket = max(resolved.bucket_size / element, largest) if resolved.replicas > 1 else 0.0
-        size = min(bucket, held.all) * resolved.gradient_bytes
-    elif resolved.zero_stage or resolved.replicas == 1:
-        size = held.sharded(resolved) * (resolved.gradient_bytes + 4.0) * updated
-        size += resolved.bucket_size if resolved.replicas > 1 and not _holds_buckets(resolved) else 0.0
+        size = min(max(resolved.bucket_size / element, largest), held.all) * resolved.gradient_bytes
     else:
-        size = held.all * 8.0 * updated
+        size = resolved.bucket_size if resolved.zero_stage else 0.0
     return [Tensor(name="flat copies of gradients, place idle", category="fragmentation", bytes=size)]
 
 

@@ -14,6 +14,7 @@ from simulator.lowering.memory.offload import add_host_update
 from simulator.lowering.memory.parameter_offload import add_shards_down
 from simulator.lowering.resolve.resolved_plan import ResolvedPlan
 from simulator.lowering.steps.exchange import add_exchange_beside, exchange_pieces, exchanged_matrices
+from simulator.lowering.steps.flat_gradients import flat_copies
 from simulator.lowering.steps.hops import REDUCING_LANES
 from simulator.lowering.steps.orthogonal import orthogonal_matrices, orthogonal_pieces
 from simulator.lowering.steps.parameters import (
@@ -68,16 +69,20 @@ def optimizer_bytes(state: State, others: float = 0.0) -> float:
 
 
 def master_bytes(state: State) -> float:
-    """Return the bytes of a weight's fp32 copy: the lower half of it, where the bf16 weight is the upper one; 0 without.
+    """Return the bytes of a weight's copy that is updated: in fp32, or the lower half of it, where the bf16 weight is the upper one; in the
+    weights' own format where a code updates flat copies of shards all the same; else 0.
 
-    Where servers update it is theirs, but for codes whose own weights are fp32.
+    Where servers update it is theirs, but for codes whose own weights are fp32.  DeepSpeed: runtime/zero/stage3.py, _create_fp32_partitions
+    (converted.clone()), and runtime/zero/stage_1_and_2.py, single_partition_of_fp32_groups, whatever master_weights_and_grads_dtype is.
     """
     wide = state.resolved.style.autocast or shard_bytes(state) > state.resolved.precision.element
     if state.resolved.on_servers and not wide:
         return 0.0
     numbers = state.workload.numbers
-    halves = state.resolved.splits_master_weights and numbers.compute == "bf16"
-    return (2.0 if halves else 4.0) if numbers.master_weights else 0.0
+    if not numbers.master_weights:
+        flat = state.resolved.framework.flattens_gradients and state.resolved.zero_stage
+        return float(numbers.element) if flat else 0.0
+    return 2.0 if state.resolved.splits_master_weights and numbers.compute == "bf16" else 4.0
 
 
 def kept_gradient(state: State) -> float:
@@ -281,8 +286,11 @@ def states_kept(state: State, held: Held, stage: int = 1) -> float:
 
 
 def _stands_in_update(state: State, rank: int) -> tuple[Tensor, ...]:
-    """Gradients that stand beside activations in no step, and what an update over lists of tensors makes on its way."""
-    found = [("results of the update", "workspace", listed_results(state, rank))]
+    """Gradients that stand beside activations in no step, and what an update over lists, or of flat tensors, makes on its way."""
+    found = [
+        ("results of the update", "workspace", listed_results(state, rank)),
+        ("flat copies of gradients", "workspace", flat_copies(state, rank_held(state, rank).trained).stand),
+    ]
     shards_stand = state.resolved.zero_stage == 3  # those of units, since their reductions
     if gradients_await_update(state.resolved) and not shards_stand:
         found.append(("gradients", "gradients", states_kept(state, rank_held(state, rank), 2) * kept_gradient(state)))
@@ -295,13 +303,15 @@ def listed_results(state: State, rank: int) -> float:
     torch.optim documents "about sizeof(params) more peak memory" for its foreach form: roots of all second moments stand at once.
     """
     resolved, numbers = state.resolved, state.workload.numbers
-    if not resolved.framework.updates_in_lists or resolved.on_servers:
+    rule, width = OPTIMIZERS.get(state.workload.optimizer), 4.0 if numbers.master_weights else float(numbers.element)
+    alone = resolved.optimizer_in_backward or rule.looped_results  # of a list of one tensor
+    flat = resolved.framework.flattens_gradients  # `flat_copies` has them
+    if resolved.on_servers or not (resolved.framework.updates_in_lists or (rule.looped_results and not flat)):
         return 0.0
     mine = states_kept(state, rank_held(state, rank)) * (1.0 - resolved.optimizer_offload)
-    if resolved.optimizer_in_backward:  # of a list of one tensor
+    if alone:
         mine = min(mine, max(size for cost in state.costs.values() for size in (*cost.trained_tensors, 0.0)))
-    times = OPTIMIZERS.get(state.workload.optimizer).listed_results
-    return times * mine * (4.0 if numbers.master_weights else float(numbers.element))
+    return (rule.looped_results or rule.listed_results) * mine * width
 
 
 def gradients_dropped(resolved: ResolvedPlan) -> bool:

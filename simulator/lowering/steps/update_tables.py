@@ -54,6 +54,8 @@ class UpdateFacts:
     clips: bool
     fused: bool
     lists: bool
+    looped: bool
+    """The update takes one tensor after the other.  `lists`: operation by operation, of all at once or so."""
     drops: bool
     """Gradients are freed, not set to zero."""
     casts_gathered: bool
@@ -81,6 +83,7 @@ def update_facts(state: State, others: float = 0.0) -> UpdateFacts:
         others,
         resolved.moment_bytes,
     )
+    looped = OPTIMIZERS.get(state.workload.optimizer).looped_results > 0
     return UpdateFacts(
         optimizer=state.workload.optimizer,
         cost=resolved.exchange.update(resolved.step_kind, cost, resolved.exchange_terms),
@@ -98,7 +101,8 @@ def update_facts(state: State, others: float = 0.0) -> UpdateFacts:
         offloaded=resolved.optimizer_offload,
         clips=resolved.clip_gradients,
         fused=framework.fused_optimizer,
-        lists=framework.updates_in_lists,
+        lists=framework.updates_in_lists or looped,
+        looped=looped,
         drops=framework.drops_gradients,
         casts_gathered=framework.casts_gathered,
         flattens=framework.flattens_gradients,
@@ -173,7 +177,8 @@ def optimizer_table(
     read, written = (cost.read, cost.written) if facts.fused else (2 * cost.read, 2 * cost.written)
     if facts.lists and any(cost.listed):
         read, written = cost.listed
-        launches = 8 * int(max(tensors // TENSORS_PER_LIST, math.ceil(updated / ELEMENTS_PER_LAUNCH)))
+        together = max(tensors // TENSORS_PER_LIST, math.ceil(updated / ELEMENTS_PER_LAUNCH))
+        launches = 8 * int(tensors if facts.looped else together)
     rows = Rows("optimizer")
     rows.add(
         label=facts.optimizer,

@@ -82,16 +82,18 @@ def updated_bytes(weight_bytes: int, master_weights: bool) -> tuple[float, float
 class Optimizer(abc.ABC):
     """A rule that turns gradients into new weights.
 
-    `listed_results`: results as large as all weights that an update over lists of tensors makes on its way.  `norms`: of every whole
-    tensor, that its update needs; ranks that have parts of tensors add them up, those of all tensors at once.  `newton_schulz`: iterations
-    of Newton and Schulz on every matrix of a layer; `others`: the optimizer of what is none, "" = the same.  `moments`: numbers per
-    parameter, as wide as the weights that are updated, that each update reads and writes once, and that may be kept in other formats.
+    `listed_results`: results as large as all weights that an update over lists of tensors makes on its way; `looped_results`: as large
+    as one tensor, of an update that takes one after the other in every code (0: it does not).  `norms`: of every whole tensor, that its
+    update needs; ranks that have parts of tensors add them up, those of all tensors at once.  `newton_schulz`: iterations of Newton and
+    Schulz on every matrix of a layer; `others`: the optimizer of what is none, "" = the same.  `moments`: numbers per parameter, as wide
+    as the weights that are updated, that each update reads and writes once, and that may be kept in other formats.
     """
 
     name: str
     aliases: tuple[str, ...] = ()
     source: str
     listed_results: int = 1
+    looped_results: int = 0
     norms: int = 0
     newton_schulz: int = 0
     others: str = ""

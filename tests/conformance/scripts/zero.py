@@ -15,6 +15,7 @@ parser.add_argument("--layers", type=int, default=LAYERS)
 parser.add_argument("--vocabulary", type=int, default=VOCABULARY)
 parser.add_argument("--bucket", type=int, default=500_000_000)
 parser.add_argument("--by-tensor", action="store_true")
+parser.add_argument("--plain-linear", action="store_true")
 words = parser.parse_args()
 BY_TENSOR = {"stage3_prefetch_bucket_size": 0, "stage3_max_reuse_distance": 0}
 """Nothing is fetched ahead, so that each module fetches its own, and nothing stays for its backward."""
@@ -47,6 +48,7 @@ engine, optimizer, _, _ = deepspeed.initialize(
             "stage": words.stage,
             "reduce_bucket_size": words.bucket,
             **(BY_TENSOR if words.by_tensor else {}),
+            "memory_efficient_linear": not words.plain_linear,
         },
         "zero_allow_untested_optimizer": True,
     },
