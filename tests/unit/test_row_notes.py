@@ -117,6 +117,13 @@ def test_fine_tuning_packs_the_documents_of_its_code() -> None:
     )
 
 
+def test_usual_documents_are_not_claimed_of_a_row_that_tells_its_own() -> None:
+    row = {**ROW, "task": "lora", "framework": "NeMo"}
+    assert "of documents of 190 tokens" in "; ".join(row_simulation(row).assumed)
+    for length in ("512", ROW["seq_len"]):
+        assert "190" not in "; ".join(row_simulation({**row, "document_length": length}).assumed)
+
+
 def test_a_hybrid_model_is_told_by_its_sizes_and_the_first_word_of_its_family() -> None:
     sizes = {"arch_layers": "52", "hidden": "2688", "heads": "32", "kv_heads": "2", "moe_experts": "128"}
     sizes |= {"moe_topk": "6", "moe_ffn_hidden": "1856", "ffn_hidden": "1856", "head_dim": "128"}

@@ -48,7 +48,8 @@ def as_trained(row: Row, model: Model, assumed: tuple[str, ...]) -> tuple[Model,
     found = _ADAPTERS.search(task) or _ADAPTERS.search(code)
     if is_pretraining(task) and not found:
         return model, assumed
-    full = "sequences are full" + (f" of documents of {length:g} tokens" if (length := usual_documents(row)) else "")
+    length = None if text(row, "document_length") else usual_documents(row)
+    full = "sequences are full" + (f" of documents of {length:g} tokens" if length else "")
     if not found:
         return model, (*assumed, full)
     _, rank, modules, why = next(usual for usual in _USUAL if re.search(usual[0], code))
