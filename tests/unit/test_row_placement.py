@@ -278,6 +278,11 @@ def test_latent_attention_has_the_widths_of_our_model_of_that_size() -> None:
         ({"mbs": "two"}, "mbs must be a number", False),
         ({"gbs": "36"}, "no multiple of dp x mbs", True),
         ({"recompute": "sometimes"}, "'sometimes'", True),
+        (
+            {"recompute": "selective", "recompute_detail": "--recompute-modules core_attn moe_expert"},
+            "module 'moe_expert', which is none of core_attn, layernorm",
+            True,
+        ),
     ],
 )
 def test_a_row_that_is_not_predicted_says_why(changes: dict[str, str], why: str, counts: bool) -> None:
