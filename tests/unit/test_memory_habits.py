@@ -230,7 +230,8 @@ def test_shards_of_gradients_that_are_added_up_whole_stand_in_no_step_of_a_pipel
 
 
 @pytest.mark.parametrize(
-    ("said", "stage"), [("rank 0", 0), ("1", 0), ("rank 2", 1), ("rank 5 (third stage)", 2), ("rank 7", 3), ("last rank", 3)]
+    ("said", "stage"),
+    [("rank 0", 0), ("1", 0), ("rank 2", 1), ("rank 5 (third stage)", 2), ("rank 7", 3), ("last rank", 3)],
 )
 def test_a_rank_by_its_number_is_the_stage_it_runs(said: str, stage: int) -> None:
     """Pipelines are the outermost axis of ranks (Megatron-LM's order tp-cp-ep-dp-pp), so eight ranks are four stages of two."""

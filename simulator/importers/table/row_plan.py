@@ -425,7 +425,9 @@ def _recompute_detail(row: Row, recompute: str | None, layers_of_chunk: int) -> 
     if recompute == "selective" and modules:
         names = tuple(modules.group(1).split())
         if wrong := [name for name in names if name not in get_args(Module)]:
-            raise CannotPlace(f"recompute_detail has module {wrong[0]!r}, which is none of {', '.join(get_args(Module))}")
+            raise CannotPlace(
+                f"recompute_detail has module {wrong[0]!r}, which is none of {', '.join(get_args(Module))}"
+            )
         return {"recompute_modules": names}
     method = re.search(r"recompute-method\W+(uniform|block)", words)
     layers = re.search(r"recompute-num-layers\W+(\d+)", words)

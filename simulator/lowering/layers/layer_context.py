@@ -8,6 +8,7 @@ from typing import Any
 from simulator.lowering.layers.division import Division, Hops, divide
 from simulator.lowering.layers.rows import Rows
 from simulator.lowering.resolve.expert_rules import Groups
+from simulator.partition.strategies.experts import EXPERT
 from simulator.partition.layout import Layout
 from simulator.partition.strategies.base import TENSOR
 from simulator.program.calls import Convolved, Product
@@ -87,6 +88,11 @@ class LayerContext:
     def tensor(self) -> int:
         """Ranks of tensor parallelism."""
         return self.layout.tensor_ranks
+
+    @property
+    def sends_rows(self) -> bool:
+        """Whether ranks have different experts, and send one another rows."""
+        return self.layout.ranks(EXPERT) > 1
 
     @property
     def dtype(self) -> str:
