@@ -8,9 +8,9 @@ from typing import Any
 from simulator.lowering.layers.division import Division, Hops, divide
 from simulator.lowering.layers.rows import Rows
 from simulator.lowering.resolve.expert_rules import Groups
-from simulator.partition.strategies.experts import EXPERT
 from simulator.partition.layout import Layout
 from simulator.partition.strategies.base import TENSOR
+from simulator.partition.strategies.experts import EXPERT
 from simulator.program.calls import Convolved, Product
 from simulator.program.program import COLLECTIVE
 from simulator.remembered import hashed_once
