@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from simulator.accuracy.attempt import Attempt, attempt, group_of, how_predicted, sweep_of, verdict_outcome
 from simulator.accuracy.scores import Outcome
 from simulator.importers.table.row_notes import pages_states
-from simulator.importers.table.rows import CannotPlace, Row, flag, number, text
+from simulator.importers.table.rows import CannotPlace, Row, count, flag, number, text
 from simulator.importers.vocabulary.names import load_names
 from simulator.program.program import CATEGORIES
 from simulator.report.memory import device_bytes
@@ -75,12 +76,44 @@ def _kind(row: Row) -> str:
     return "device" if any(word in said for word in ("smi", "device", "gpu memory", "vram", "nvml")) else "allocated"
 
 
+def _numbered_rank(row: Row) -> int | None:
+    """The rank whose number the row gives ("rank 5", "5"); None where it gives none.
+
+    Raises:
+        CannotPlace: there are not that many GPUs.
+    """
+    found = re.search(r"\brank (\d+)\b|^\s*(\d+)\s*$", text(row, "mem_rank").lower())
+    if found is None:
+        return None
+    rank, gpus = int(found.group(1) or found.group(2)), count(row, "n_gpus")
+    if gpus is not None and rank >= gpus:
+        raise CannotPlace(
+            f"mem_rank = {text(row, 'mem_rank')[:50]} of {gpus} GPUs: ranks go from 0 to {gpus - 1}", counts=False
+        )
+    return rank
+
+
+def _pipeline_rank(row: Row, pipeline: int) -> int | None:
+    """The pipeline rank that the row's words or its number of a rank mean; None where they mean none, or the fullest.
+
+    Pipelines are the outermost axis of ranks: Megatron-LM's order tp-cp-ep-dp-pp (parallel_state.py), DeepSpeed's
+    PipeModelDataParallelTopology (pipe, data, model), torchtitan's mesh (parallel_dims.py: pp first).
+    """
+    where, rank, gpus = text(row, "mem_rank").lower(), _numbered_rank(row), count(row, "n_gpus")
+    if "last" in where:
+        return pipeline - 1
+    if "first" in where or rank == 0:
+        return 0
+    return None if rank is None or not gpus else rank * pipeline // gpus
+
+
 def _outcomes(row: Row, case: str, everything: bool) -> list[Outcome]:
     group = group_of(row)
     measured, verdict = None, None
     try:
         verdict = flag(row, "oom")
         measured = None if verdict else peak_bytes(row)
+        _numbered_rank(row)
         tried = attempt(row, everything)
     except CannotPlace as why:
         tried = Attempt(reason=why.reason, counts=why.counts)
@@ -124,16 +157,14 @@ class _Peak:
 
 def _peak(prediction: Prediction, row: Row) -> _Peak:
     """Return the peak of the rank that was measured, as far as the measurement counts it."""
-    kind, where = _kind(row), text(row, "mem_rank").lower()
+    kind = _kind(row)
     outside = _OUTSIDE[kind] + (("optimizer_states",) if kind != "device" and pages_states(row) else ())
     counted = [i for i, name in enumerate(CATEGORIES) if name not in outside]
     values = prediction.memory.by_category[:, counted].sum(axis=1)
-    if "last" in where:
-        rank, which = len(values) - 1, "last pipeline rank"
-    elif "first" in where or "rank 0" in where:
-        rank, which = 0, "first pipeline rank"
-    else:
-        rank, which = int(values.argmax()), "fullest rank"
+    rank = _pipeline_rank(row, len(values))
+    which = "fullest rank" if rank is None else f"pipeline rank {rank + 1} of {len(values)}"
+    if rank is None:
+        rank = int(values.argmax())
     names = tuple(CATEGORIES[i] for i in counted)
     low, high = prediction.memory_band(rank, names)
     value = float(values[rank])

@@ -60,11 +60,11 @@ _QUANTISING_MODULES = 2
 @hashed_once
 @dataclass(frozen=True, kw_only=True)
 class HostTimes:
-    """Seconds of the host per kernel launch, per operator, per module, per `weight` gradient of a module beside its operators, per `message`
-    that a collective is made of, per operator or module of split layers (0 = as of others), per linear layer whose weights hooks `fetch`,
-    per `slice` of these weights; `blocked`: what the GPU waits for each launch where these do not queue (0 = they do); `synchronised`: what
-    it waits after each synchronised layer; `slowed`: how many times as long the code of libraries takes in a training step as in a loop
-    (launches take as long)."""
+    """Seconds of the host per kernel launch, per operator, per module, per `weight` gradient of a module beside its operators, per
+    `message` that a collective is made of, per operator or module of split layers (0 = as of others), per linear layer whose weights hooks
+    `fetch`, per `slice` of these weights; `blocked`: what the GPU waits for each launch where these do not queue (0 = they do);
+    `synchronised`: what it waits after each synchronised layer; `slowed`: how many times as long the code of libraries takes in a training
+    step as in a loop (launches take as long)."""
 
     launch: float = 0.0
     operator: float = 0.0

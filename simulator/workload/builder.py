@@ -12,7 +12,7 @@ from simulator.workload.graph import Dim, Keep, Kernel, LayerGraph, Lookup, Move
 from simulator.workload.layer_kind import LayerKind
 from simulator.workload.model import Model
 from simulator.workload.operator import KernelStyle
-from simulator.workload.precision import NF4_BYTES, Precision
+from simulator.workload.precision import FROZEN_BYTES, Precision
 
 __all__ = ["LayerBuilder"]
 
@@ -192,7 +192,7 @@ class LayerBuilder:
         rows = {d.name for d in x.dims}
         wide = [tuple(d for d in out.dims if d.name not in rows) for out in outputs]
         named = [f"{label} weight" if len(outputs) == 1 else f"{label} weight of {out.name}" for out in outputs]
-        narrow = NF4_BYTES if self.m.frozen_format and outputs[0].role != "logits" else None
+        narrow = FROZEN_BYTES.get(self.m.frozen_format) if outputs[0].role != "logits" else None
         weights = [
             self.weight(name, *each, *depth, *dims, element=narrow) for name, dims in zip(named, wide, strict=True)
         ]

@@ -121,6 +121,7 @@ class Keep:
         droppable: whether selective recompute makes it again; None = derived.
         cheap: whether per-operator recompute makes it again; None = derived.
         idle: kept only under per-operator recompute: outputs of every second product, though nothing reads them, and what was sent.
+        sent: whether it is kept because it came from other ranks; where none sends, per-operator recompute makes it again.
         share: of it that is kept.
         role: "operand" of attention, which compilers know by name; "statistics" of its softmax.
     """
@@ -133,6 +134,7 @@ class Keep:
     droppable: bool | None = None
     cheap: bool | None = None
     idle: bool = False
+    sent: bool = False
     role: str = ""
     share: float = 1.0
 

@@ -127,7 +127,7 @@ class ModelFields(NamedSpec):
     Low-rank adapters (LoRA, arXiv 2106.09685): with a `lora_rank` r everything is frozen but a pair of matrices of this rank beside each
     of `lora_modules` (query, key, value, output, gate, up, down; left out: all), in experts beside each one's; `lora_dropout`: each
     adapter drops some of its input.  `frozen_format` "nf4": frozen matrices of layers stand in 4 bits and are widened before each
-    product (QLoRA, arXiv 2305.14314).
+    product (QLoRA, arXiv 2305.14314); "fp8": in the 8 bits in which products read them (Transformer Engine's fp8_model_init).
     """
 
     family: Name
@@ -187,7 +187,7 @@ class ModelFields(NamedSpec):
     lora_rank: Annotated[int, Field(ge=0, le=10**5)] = 0
     lora_modules: Annotated[tuple[Adapted, ...], Pattern, Field(min_length=1, max_length=len(ADAPTED))] = ADAPTED
     lora_dropout: bool = False
-    frozen_format: Literal["", "nf4"] = ""
+    frozen_format: Literal["", "nf4", "fp8"] = ""
     network: Network | None = None
 
     @model_validator(mode="before")

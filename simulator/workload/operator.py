@@ -26,6 +26,7 @@ class Saved:
         droppable: dropped under selective recompute (made again in backward).
         cheap: dropped under per-operator recompute: the output of a memory-bound kernel, or of a product that is run again.
         idle: kept only under per-operator recompute: outputs of every second product, though nothing reads them, and what was sent.
+        sent: kept because it came from other ranks.
         gathered: all of what ranks have parts of, kept beside their part; nothing where each has all of it.
         role: "operand" of a layer's own attention, "statistics" of a softmax.
     """
@@ -37,6 +38,7 @@ class Saved:
     droppable: bool = False
     cheap: bool = False
     idle: bool = False
+    sent: bool = False
     gathered: bool = False
     role: str = ""
 

@@ -108,6 +108,7 @@ def _saved(keep: Keep, op: Op, makers: Mapping[str, Op]) -> Saved:
         droppable=inside if keep.droppable is None else keep.droppable,
         cheap=again if keep.cheap is None else keep.cheap,
         idle=keep.idle,
+        sent=keep.sent,
         gathered=keep.gathered,
         role=keep.role,
     )

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from simulator.accuracy.attempt import attempt
 from simulator.accuracy.memory import memory_outcomes
 from simulator.lowering import lower
 from simulator.plan.plan import Plan
@@ -240,3 +241,32 @@ def test_shards_of_gradients_that_are_added_up_whole_stand_in_no_step_of_a_pipel
     names = {t.name for rank in lowered(case, "torchtitan_2026_eager").resident for t in rank.tensors}
 
     assert not any("gradient" in name for name in names)
+
+
+@pytest.mark.parametrize(
+    ("said", "stage"),
+    [("rank 0", 0), ("1", 0), ("rank 2", 1), ("rank 5 (third stage)", 2), ("rank 7", 3), ("last rank", 3)],
+)
+def test_a_rank_by_its_number_is_the_stage_it_runs(said: str, stage: int) -> None:
+    """Pipelines are the outermost axis of ranks (Megatron-LM's order tp-cp-ep-dp-pp), so eight ranks are four stages of two."""
+    row = gpt_row(peak_mem="2000", pp="4", dp="2", zero_stage="0", gbs="40", mem_rank=said)
+    (outcome,) = next(iter(memory_outcomes([row])))
+    assert placed_peaks(row)[stage] == pytest.approx(outcome.predicted)
+    assert f"pipeline rank {stage + 1} of 4" in outcome.assumed[-1]
+
+
+def placed_peaks(row: dict[str, str]) -> list[float]:
+    """Peaks of the pipeline ranks, without what the allocator does not count."""
+    prediction = attempt(row, False).prediction
+    assert prediction is not None
+    counted = [i for i, name in enumerate(CATEGORIES) if name not in ("context", "fragmentation")]
+    peaks = [float(peak) for peak in prediction.memory.by_category[:, counted].sum(axis=1)]
+    assert 4 == len(set(peaks))
+    return peaks
+
+
+def test_a_rank_beyond_the_gpus_is_refused() -> None:
+    (outcome,) = next(iter(memory_outcomes([gpt_row(peak_mem="2000", mem_rank="rank 8")])))
+    assert outcome.predicted is None
+    assert "mem_rank = rank 8" in outcome.reason
+    assert "8 GPUs" in outcome.reason

@@ -333,14 +333,20 @@ def test_operator_by_operator_grouped_products_of_experts_run_again_whole_and_ex
     plans = (Plan(framework=name, recompute="operators", zero_stage=3) for name in (whole, loop))
     grouped, looped = ({t.name for t in layer_costs(MOE, resolve(MOE, plan, 8))["moe layer"].saved} for plan in plans)
     assert "expert gate output" not in grouped
-    assert "expert input" in grouped
+    assert "expert input" not in grouped  # nothing came: rows are put in order again
+    dealt = resolve(MOE, Plan(framework=whole, recompute="operators", zero_stage=3, expert_parallel=8), 8)
+    assert "expert input" in {t.name for t in layer_costs(MOE, dealt)["moe layer"].saved}
     assert "expert gate output" in looped
 
     whole = profile(tmp_path, "wide", "torchtitan_eager", weighs_rows_in_fp32="true")
-    plans = (Plan(framework=whole, recompute=kind, zero_stage=3) for kind in ("none", "operators"))  # type: ignore[arg-type]
-    none, some = (
+    plans = (
+        Plan(framework=whole, recompute=kind, zero_stage=3, expert_parallel=ranks)  # type: ignore[arg-type]
+        for kind, ranks in (("none", 8), ("operators", 8), ("operators", 1))
+    )
+    none, some, alone = (
         {t.name: t.bytes for t in layer_costs(MOE, resolve(MOE, plan, 8))["moe layer"].saved} for plan in plans
     )
+    assert not {"expert output", "expert output in fp32"} & set(alone)
     assert "expert output" not in none
     assert "expert output in fp32" not in some
     assert none["expert output in fp32"] == 2 * some["expert output"]

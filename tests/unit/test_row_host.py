@@ -124,3 +124,22 @@ def test_a_column_of_graphs_goes_before_a_published_recipe_and_words_are_told() 
         "full_iteration",
         [*words, *told],
     )
+
+
+@pytest.mark.parametrize(
+    ("note", "schedule", "graphs"),
+    [
+        ("", "combined_1f1b", None),
+        ("CUDA graphs", "combined_1f1b", ("attn", "moe_router", "moe_preprocess")),
+        ("no overlap of experts; CUDA graphs off", None, "none"),
+        ("without exchange overlap; CUDA graphs are disabled", None, "none"),
+    ],
+)
+def test_what_a_row_says_is_off_is_off_whatever_the_recipe_has(
+    note: str, schedule: str | None, graphs: str | tuple[str, ...] | None
+) -> None:
+    row = {"model": "qwen3-30b-a3b", "framework": "NeMo/Megatron-Bridge (Megatron-Core)", "version": "release 25.11"}
+    row |= {"moe_experts": "128", "moe_topk": "8", "moe_ffn_hidden": "768", "ep": "8", "tp": "1", "pp": "1", "dp": "16"}
+    row |= {"schedule": "", "gpu": "H100-80GB-SXM", "gpu_mem_gb": "80", "gpu_peak_bf16_tflops": "989", "intra_link": ""}
+    fields = placed(**row, quality_note=note).fields
+    assert (schedule, graphs) == (fields.get("schedule"), fields.get("cuda_graphs"))

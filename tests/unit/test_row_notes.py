@@ -119,6 +119,30 @@ def test_fine_tuning_packs_the_documents_of_its_code() -> None:
     )
 
 
+def test_usual_documents_are_not_claimed_of_a_row_that_tells_its_own() -> None:
+    row = {**ROW, "task": "lora", "framework": "NeMo"}
+    assert "of documents of 190 tokens" in "; ".join(row_simulation(row).assumed)
+    for length in ("512", ROW["seq_len"]):
+        assert "190" not in "; ".join(row_simulation({**row, "document_length": length}).assumed)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "memory", "note", "kept"),
+    [
+        ("B200-180GB-SXM", "180", "frozen weights in 8 bits", "fp8"),
+        ("B200-180GB-SXM", "180", "fp8_params: true", "fp8"),
+        ("B200-180GB-SXM", "180", "", ""),
+        ("H100-80GB-SXM", "80", "fp8_params: true", ""),
+    ],
+)
+def test_frozen_weights_stand_in_8_bits_where_a_row_says_so_and_no_transposed_copy_is_needed(
+    gpu: str, memory: str, note: str, kept: str
+) -> None:
+    row = {**ROW, "task": "lora", "framework": "NeMo", "precision": "fp8", "gpu": gpu, "gpu_mem_gb": memory}
+    row |= {"quality_note": note, "gpu_peak_bf16_tflops": ""}
+    assert kept == row_simulation(row).workload.model.frozen_format
+
+
 def test_a_hybrid_model_is_told_by_its_sizes_and_the_first_word_of_its_family() -> None:
     sizes = {"arch_layers": "52", "hidden": "2688", "heads": "32", "kv_heads": "2", "moe_experts": "128"}
     sizes |= {"moe_topk": "6", "moe_ffn_hidden": "1856", "ffn_hidden": "1856", "head_dim": "128"}

@@ -77,6 +77,9 @@ def reason(**changes: str) -> str:
         ("Tesla T4", 15, "t4_16gb"),
         ("A10G", 24, "a10g_24gb"),
         ("A10", 24, "a10_24gb"),
+        ("A10", 22, "a10_24gb"),
+        ("A10G", 22.5, "a10g_24gb"),
+        ("A10", 48, None),
         ("V100-SXM3-32GB", 32, "v100_32gb_sxm3"),
         ("Tesla V100-SXM3-32GB (DGX-2)", 32, "v100_32gb_sxm3"),
         ("H100 NVL", 94, "h100_94gb_nvl"),
@@ -275,6 +278,11 @@ def test_latent_attention_has_the_widths_of_our_model_of_that_size() -> None:
         ({"mbs": "two"}, "mbs must be a number", False),
         ({"gbs": "36"}, "no multiple of dp x mbs", True),
         ({"recompute": "sometimes"}, "'sometimes'", True),
+        (
+            {"recompute": "selective", "recompute_detail": "--recompute-modules core_attn moe_expert"},
+            "module 'moe_expert', which is none of core_attn, layernorm",
+            True,
+        ),
     ],
 )
 def test_a_row_that_is_not_predicted_says_why(changes: dict[str, str], why: str, counts: bool) -> None:

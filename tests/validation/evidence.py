@@ -41,6 +41,7 @@ ROUNDS = (
     "blind10",
     "blind11",
     "blind12",
+    "blind13",
 )
 """The blind sets, in the order of their making."""
 

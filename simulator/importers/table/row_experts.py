@@ -11,7 +11,7 @@ from simulator.importers.vocabulary.names import load_names
 from simulator.plan.framework import load_framework
 from simulator.workload.model import Model
 
-__all__ = ["forced_balance", "natural_routing", "overlaps_exchange", "row_experts"]
+__all__ = ["exchange_apart", "forced_balance", "natural_routing", "overlaps_exchange", "row_experts"]
 
 _ONCE = r"\b(deep|hybrid)[- ]?ep\b"
 """Libraries that send a row once to every node (deepseek-ai/DeepEP and its branch hybrid-ep)."""
@@ -38,7 +38,10 @@ LOSS_IMBALANCE = 1.08
 """The same where a loss alone balances them: 5,120 rows of 8 experts, mean over 16 layers of the fullest over the mean, printed at step
 38,350 of a training with such a loss (shawntan/scattermoe issue 10; 1.02 to 1.22)."""
 _FORCED = r"\bforced? balanc|\bbalanced by force|\bforce[_ -]load[_ -]balanc|\brandom routing"
-_NOT = r"\b(no|without) (expert )?exchange overlap"
+_APART = (
+    r"\b(no|without) ((expert )?exchange overlap|overlap of (the )?(experts|(expert )?exchanges?)\b)"
+    r"|\bexchanges?( is| are)? not overlapped\b|\bmoe_a2a_overlap\W+(false|off|0)\b"
+)
 
 
 def overlaps_exchange(row: Row) -> bool:
@@ -48,7 +51,16 @@ def overlaps_exchange(row: Row) -> bool:
     (True, False)
     """
     said = words_said(row)
-    return bool(re.search(_OVERLAPPED, said)) and not re.search(_NOT, said)
+    return bool(re.search(_OVERLAPPED, said)) and not exchange_apart(row)
+
+
+def exchange_apart(row: Row) -> bool:
+    """Whether a row's words tell that nothing else runs while experts exchange rows.
+
+    >>> exchange_apart({"quality_note": "no overlap of experts"}), exchange_apart({"overlap": "DP overlap"})
+    (True, False)
+    """
+    return bool(re.search(_APART, words_said(row)))
 
 
 def natural_routing(row: Row) -> bool:

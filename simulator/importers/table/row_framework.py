@@ -7,7 +7,8 @@ from typing import Any
 
 from simulator.hardware.compute_coefficients import load_attention_coefficients
 from simulator.importers.table.row_cluster import row_gpu
-from simulator.importers.table.row_notes import keeps_16_bits, words_said
+from simulator.importers.table.row_experts import exchange_apart
+from simulator.importers.table.row_notes import graphs_off, keeps_16_bits, words_said
 from simulator.importers.table.rows import CannotPlace, Row, number, text
 from simulator.importers.vocabulary.name_specs import month_of, time_told
 from simulator.importers.vocabulary.names import load_names
@@ -209,6 +210,10 @@ def recipe(row: Row, framework: str, assumed: list[str]) -> dict[str, Any]:
     if found.recompute_modules:
         out["recompute_modules"] = tuple(name.strip() for name in found.recompute_modules.split(","))
     out |= {name: value for name in ("schedule", "attention") if (value := getattr(found, name))}
+    if out.get("schedule") == "combined_1f1b" and exchange_apart(row):
+        del out["schedule"]
+    if graphs_off(row):
+        out.pop("cuda_graphs", None)
     if words := ", ".join(f"{name} = {value}" for name, value in out.items()):
         assumed.append(f"{words} ({found.source})")
     return out

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from simulator.importers.table.row_notes import words_said
+from simulator.importers.table.row_notes import graphs_off, words_said
 from simulator.importers.table.row_task import usual_documents
 from simulator.importers.table.rows import CannotPlace, Row, number, text
 
@@ -93,6 +93,8 @@ def row_graphs(row: Row, experts: bool = False, recomputes: bool = False, sized:
         )
         if found is None:
             return {}
+        if graphs_off(row):
+            return {"cuda_graphs": "none"}
         kind, of = found.group(1) or "", found.group(2) or ""
         if kind in ("no", "without"):
             return {"cuda_graphs": "none"}

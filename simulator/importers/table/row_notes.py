@@ -12,6 +12,7 @@ from simulator.workload.model import Model
 from simulator.workload.optimizers import OPTIMIZERS
 
 __all__ = [
+    "graphs_off",
     "keeps_16_bits",
     "mean_length",
     "pages_states",
@@ -67,6 +68,15 @@ CHUNKS = 8
 def words_said(row: Row) -> str:
     """Return what a row says in words, in lower case: of its code, optimizer, recompute, sharding, overlap, task and notes."""
     return " ; ".join(text(row, column) for column in _WORDS).lower()
+
+
+def graphs_off(row: Row) -> bool:
+    """Whether a row's words tell that CUDA graphs were switched off.
+
+    >>> graphs_off({"quality_note": "CUDA graphs off"}), graphs_off({"quality_note": "CUDA graphs of attention"})
+    (True, False)
+    """
+    return bool(re.search(r"\bcuda[ _]graphs?( are| is)?( switched)?\W+(off|disabled|false)\b", words_said(row)))
 
 
 def keeps_16_bits(row: Row) -> bool:

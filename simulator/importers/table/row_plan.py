@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import Any, get_args
 
 from simulator.errors import PlanError
 from simulator.importers.table.row_experts import overlaps_exchange, row_experts
@@ -28,6 +28,7 @@ from simulator.importers.vocabulary.words import (
     zero_stage,
 )
 from simulator.plan.framework import load_framework
+from simulator.plan.values import Module
 from simulator.schedules import SCHEDULES
 from simulator.schedules.base import Shape
 from simulator.workload.model import Model
@@ -422,7 +423,12 @@ def _recompute_detail(row: Row, recompute: str | None, layers_of_chunk: int) -> 
         return {"recompute_method": "every", "recompute_layers": int(every.group(1) or _ORDINALS[every.group(2)])}
     modules = re.search(r"recompute-modules\W+([a-z_ ]+)", words)
     if recompute == "selective" and modules:
-        return {"recompute_modules": tuple(modules.group(1).split())}
+        names = tuple(modules.group(1).split())
+        if wrong := [name for name in names if name not in get_args(Module)]:
+            raise CannotPlace(
+                f"recompute_detail has module {wrong[0]!r}, which is none of {', '.join(get_args(Module))}"
+            )
+        return {"recompute_modules": names}
     method = re.search(r"recompute-method\W+(uniform|block)", words)
     layers = re.search(r"recompute-num-layers\W+(\d+)", words)
     if recompute == "full" and method and layers:

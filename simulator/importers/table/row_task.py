@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from simulator.importers.table.row_cluster import row_gpu
 from simulator.importers.table.rows import CannotPlace, Row, text
 from simulator.importers.vocabulary.words import is_pretraining, trains_all_weights
 from simulator.workload.model import Model
@@ -13,6 +14,7 @@ from simulator.workload.model_fields import ADAPTED, Adapted
 __all__ = ["as_trained", "refuse_other_tasks", "usual_documents"]
 
 _ADAPTERS = re.compile(r"\b(q?)lora\b")
+_IN_8_BITS = re.compile(r"frozen weights (?:stand |are )?in (?:8 bits|fp8)|\bfp8_params\b(?!\W+(?:false|0))")
 _UNKNOWN = re.compile(r"\bq?dora\b|\bpeft\b")
 _USUAL: tuple[tuple[str, int, tuple[Adapted, ...], str], ...] = (
     ("nemo|megatron", 32, ("query", "key", "value"), "NeMo's configurations of performance: linear_qkv, rank 32"),
@@ -48,13 +50,20 @@ def as_trained(row: Row, model: Model, assumed: tuple[str, ...]) -> tuple[Model,
     found = _ADAPTERS.search(task) or _ADAPTERS.search(code)
     if is_pretraining(task) and not found:
         return model, assumed
-    full = "sequences are full" + (f" of documents of {length:g} tokens" if (length := usual_documents(row)) else "")
+    length = None if text(row, "document_length") else usual_documents(row)
+    full = "sequences are full" + (f" of documents of {length:g} tokens" if length else "")
     if not found:
         return model, (*assumed, full)
     _, rank, modules, why = next(usual for usual in _USUAL if re.search(usual[0], code))
-    fields: dict[str, Any] = {"lora_rank": rank, "lora_modules": modules, "frozen_format": "nf4" if found[1] else ""}
+    kept = "nf4" if found[1] else "fp8" if _kept_in_8_bits(row) else ""
+    fields: dict[str, Any] = {"lora_rank": rank, "lora_modules": modules, "frozen_format": kept}
     said = f"adapters of rank {rank} beside {', '.join(modules)} ({why})"
     return model.model_copy(update=fields), (*assumed, said, full)
+
+
+def _kept_in_8_bits(row: Row) -> bool:
+    """Whether a row says that frozen weights stand in 8 bits and its GPU needs no transposed copy of them beside."""
+    return bool(_IN_8_BITS.search(text(row, "quality_note").lower())) and not row_gpu(row)[0].transposes_narrow
 
 
 def usual_documents(row: Row) -> float | None:

@@ -47,6 +47,10 @@ _NEAR = 0.01
 MEMORY_TOLERANCE = 0.06
 """How far the memory that a table gives may lie from the data sheet's, as decimal or as binary gigabytes [1]."""
 
+_ECC_TOLERANCE = 0.10
+"""The same for a card of which there is one by that name: error correction takes a sixteenth of GDDR6 (NVIDIA, nvidia-smi's ECC mode), and
+tables print what is left, rounded down: 22 GB of an A10's 24."""
+
 
 class Recipe(Spec):
     """What a framework's published recipes set for a model on some GPUs, which no table of results prints.
@@ -337,7 +341,7 @@ def find_gpu(table: NameTable, text: str, memory: float | None) -> FoundGpu | No
     words = words_of(text)
     bare = "".join(word for word in words if word not in _VENDORS)
     for stem, gpu in load_all("gpus", Gpu).items():
-        fits = memory is None or _same_memory(gpu.memory, memory)
+        fits = memory is None or _distance(gpu.memory, memory) <= _ECC_TOLERANCE
         if bare and fits and bare in {_plain(known) for known in (stem, *gpu.aliases)}:
             return FoundGpu(stem, False)
     words += tuple(a + b for a, b in itertools.pairwise(words))

@@ -59,7 +59,7 @@ def layer_asks(
     draft = _Draft(ctx, part)
     if first:  # a loss is known by what stands while it runs (`loss_memory`)
         return draft.of_a_loss(first, kept, last)
-    out = dropped(part, recompute)
+    out = dropped(part, recompute, ctx.sends_rows)
     every = {
         (i, j)
         for i, o in enumerate(part.operators)

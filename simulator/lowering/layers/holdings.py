@@ -39,7 +39,7 @@ class Matrix(NamedTuple):
 
 class Frozen(NamedTuple):
     """Weights on one GPU that are never trained [count]: all, those of experts that other sets of ranks hold, and of both those that stand
-    in less than a byte."""
+    in fewer bits (`Model.frozen_format`)."""
 
     all: float = 0.0
     experts: float = 0.0
@@ -48,7 +48,7 @@ class Frozen(NamedTuple):
 
 
 class WeightTensor(NamedTuple):
-    """A tensor of weights on one GPU: its size [count], whether it is frozen, and whether it stands in less than a byte."""
+    """A tensor of weights on one GPU: its size [count], whether it is frozen, and whether it stands in fewer bits."""
 
     size: float
     frozen: bool = False
@@ -67,7 +67,7 @@ def parameters(ctx: LayerContext, part: LayerPart) -> float:
 def frozen_parameters(ctx: LayerContext, part: LayerPart, experts_apart: bool) -> Frozen:
     """Return those that are never trained."""
     some = [
-        (_held(ctx, (w,)), experts_apart and _of_experts(ctx, o), w.element < 1)
+        (_held(ctx, (w,)), experts_apart and _of_experts(ctx, o), w.element < ctx.e)
         for o in part.operators
         for w in o.op.weights
         if w.frozen
@@ -131,7 +131,7 @@ def weight_tensors(ctx: LayerContext, part: LayerPart, norm: str, experts_apart:
             tensor of all experts.
     """
     return tuple(
-        WeightTensor(size, o.op.frozen, any(w.element < 1 for w in o.op.weights))
+        WeightTensor(size, o.op.frozen, any(w.element < ctx.e for w in o.op.weights))
         for o in part.operators
         if not (experts_apart and _of_experts(ctx, o))
         for size in _tensors(ctx, o, norm)

@@ -10,6 +10,7 @@ from simulator.lowering.layers.rows import Rows
 from simulator.lowering.resolve.expert_rules import Groups
 from simulator.partition.layout import Layout
 from simulator.partition.strategies.base import TENSOR
+from simulator.partition.strategies.experts import EXPERT
 from simulator.program.calls import Convolved, Product
 from simulator.program.program import COLLECTIVE
 from simulator.remembered import hashed_once
@@ -87,6 +88,11 @@ class LayerContext:
     def tensor(self) -> int:
         """Ranks of tensor parallelism."""
         return self.layout.tensor_ranks
+
+    @property
+    def sends_rows(self) -> bool:
+        """Whether ranks have different experts, and send one another rows."""
+        return self.layout.ranks(EXPERT) > 1
 
     @property
     def dtype(self) -> str:

@@ -176,13 +176,18 @@ def runs_again(part: LayerPart, recompute: Recompute) -> list[Operator]:
     return [o for i, o in enumerate(part.operators) if i in chosen]
 
 
-def dropped(part: LayerPart, recompute: Recompute) -> set[tuple[int, int]]:
-    """Return (operator, saved tensor) of what is not kept between forward and backward."""
+def dropped(part: LayerPart, recompute: Recompute, sends: bool = True) -> set[tuple[int, int]]:
+    """Return (operator, saved tensor) of what is not kept between forward and backward; `sends`: whether ranks exchange rows of experts.
+
+    What came from other ranks is kept operator by operator (torchtitan's _op_sac_save_list has all_to_all_single, and no grouped product);
+    where each rank has all experts nothing comes, and rows are put in order again.
+    """
     saved = [(i, j) for i, o in enumerate(part.operators) for j in range(len(o.saved))]
     if recompute.kind in ("full", "policy"):
         return set(saved)
     if recompute.kind == "operators":
-        return {(i, j) for i, j in saved if part.operators[i].saved[j].cheap}
+        some = ((i, j, part.operators[i].saved[j]) for i, j in saved)
+        return {(i, j) for i, j, s in some if s.cheap or (s.sent and not sends)}
     if recompute.kind != "selective":
         return set()
     return set().union(*(_drops(part, module, saved) for module in recompute.modules or ("core_attn",)))

@@ -19,7 +19,7 @@ def widest_output(ctx: LayerContext, part: LayerPart, stream: float, recompute: 
         stream: how many ways the layer's input is divided.
     """
     widest, later = part.input_bytes / (stream if len(ctx.layout.tensor) > 1 else 1.0), 0.0
-    out = dropped(part, recompute)
+    out = dropped(part, recompute, ctx.sends_rows)
     for i, o in reversed(list(enumerate(part.operators))):
         if o.work == "gemm":
             b, m, n, _ = ctx.division(o).shape
@@ -43,7 +43,7 @@ def saved_tensors(
     Args:
         input_ways: how many ways the layer's input is divided as it is kept.
     """
-    out = dropped(part, recompute)
+    out = dropped(part, recompute, ctx.sends_rows)
     kept: list[Tensor] = []
     again: list[Tensor] = []
     rows = 0.0

@@ -30,7 +30,7 @@ from simulator.lowering.steps.unit_parts import gradient_made, made_in_turn
 from simulator.lowering.steps.update import gradients_dropped, optimizer_bytes, states_kept
 from simulator.plan.zero import ModelStates, model_states
 from simulator.program.program import Tensor
-from simulator.workload.precision import NF4_BYTES
+from simulator.workload.precision import FROZEN_BYTES
 
 __all__ = ["add_memory", "kept_output", "largest_mark", "resident_tensors", "saved_by"]
 
@@ -341,7 +341,7 @@ def _resident(state: State, rank: int, older: int) -> list[Tensor]:
         )
         for parameters, replicas, moments in parts
     ]
-    states += _frozen(held, resolved)
+    states += _frozen(held, resolved, FROZEN_BYTES.get(state.workload.model.frozen_format, 0.0))
     stashed = older * held.all * float(resolved.precision.element)
     # with narrow GEMMs the operand and its transpose (a byte each) stand in place of the 16-bit weight
     out = [
@@ -370,15 +370,15 @@ def _resident(state: State, rank: int, older: int) -> list[Tensor]:
     return [t for t in out if t.bytes]
 
 
-def _frozen(held: Held, resolved: ResolvedPlan) -> list[ModelStates]:
-    """Frozen weights: in the compute format, or in 4 bits; sharded where trained ones are."""
+def _frozen(held: Held, resolved: ResolvedPlan, narrow: float) -> list[ModelStates]:
+    """Frozen weights: in the compute format, or in `narrow` bytes each; sharded where trained ones are."""
     wide, of_experts = held.frozen - held.narrow, held.frozen_experts - held.narrow_experts
     element, shards = float(resolved.precision.element), (resolved.shard_size, resolved.expert_shard_size)
     found = [
         (wide - of_experts, element, shards[0]),
         (of_experts, element, shards[1]),
-        (held.narrow - held.narrow_experts, NF4_BYTES, shards[0]),
-        (held.narrow_experts, NF4_BYTES, shards[1]),
+        (held.narrow - held.narrow_experts, narrow, shards[0]),
+        (held.narrow_experts, narrow, shards[1]),
     ]
     return [
         model_states(n, weight=size, gradient=0.0, optimizer=0.0, zero_stage=resolved.zero_stage, replicas=ways)

@@ -276,7 +276,7 @@ RULES: tuple[Callable[[Facts], object], ...] = (
     _check_schedule,
     lambda facts: check_units(facts.workload, facts.plan, facts.microbatches),
     lambda facts: check_offload(facts.plan),
-    lambda facts: check_adapters(facts.plan, facts.workload.model, facts.exchanges),
+    lambda facts: check_adapters(facts.workload, facts.plan, facts.exchanges),
     lambda facts: check_optimizer(facts.workload, facts.plan, facts.style.autocast, facts.exchanges.on_servers),
     lambda facts: check_loss(facts.plan, facts.style),
     lambda facts: check_context(facts.workload.model, facts.plan, facts.style.attention),

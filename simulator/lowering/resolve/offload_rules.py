@@ -6,7 +6,7 @@ from simulator.errors import PlanError, refuse
 from simulator.lowering.exchanges.base import GradientExchange
 from simulator.plan.plan import Plan
 from simulator.schedules.base import Schedule
-from simulator.workload.model import Model
+from simulator.workload.workload import Workload
 
 __all__ = ["check_adapters", "check_offload", "gradients_leave"]
 
@@ -16,12 +16,13 @@ def gradients_leave(plan: Plan, schedule: Schedule) -> bool:
     return plan.zero_stage == 2 and bool(plan.optimizer_offload) and schedule.replicas == 1
 
 
-def check_adapters(plan: Plan, model: Model, exchange: GradientExchange) -> None:
-    """Refuse frozen weights where codes are not known to keep them: on the host, or on GPU 0 alone.
+def check_adapters(workload: Workload, plan: Plan, exchange: GradientExchange) -> None:
+    """Refuse frozen weights where codes are not known to keep them: on the host, on GPU 0 alone, or in 8 bits that nothing reads.
 
     Raises:
         PlanError: with the rule, the values and a way out.
     """
+    model = workload.model
     if model.lora_rank and plan.parameter_offload:
         refuse(
             "frozen weights stay on the GPU",
@@ -33,6 +34,18 @@ def check_adapters(plan: Plan, model: Model, exchange: GradientExchange) -> None
             f"gradient_exchange = {exchange.name!r} sends whole models, of which adapters are not told apart",
             f"lora_rank = {model.lora_rank}",
             "gradient_exchange = 'all_reduce' of another framework",
+        )
+    if model.frozen_format == "fp8" and workload.numbers.gemm not in ("fp8", "fp8_scaled"):
+        refuse(
+            "frozen_format = 'fp8' is what products in 8 bits read",
+            f"precision = {workload.precision!r}",
+            "precision = 'fp8', or leave frozen_format out",
+        )
+    if model.frozen_format == "fp8" and plan.zero_stage == 3:
+        refuse(
+            "frozen_format = 'fp8' is Transformer Engine's, whose weights are whole on each rank",
+            "zero_stage = 3",
+            "zero_stage = 1, or frozen_format = 'nf4'",
         )
 
 

@@ -52,7 +52,7 @@ Matrices = tuple[tuple[Matrix, int], ...]
 class Held(NamedTuple):
     """Weights on one GPU before ZeRO [count]: all, those of experts that other sets of ranks hold than the rest, and those that the
     optimizer leaves to another (`Optimizer.others`).  Of all, and of those of experts, the ones that are frozen: they have neither
-    gradients nor states; `narrow` and `narrow_experts` of these stand in 4 bits."""
+    gradients nor states; `narrow` and `narrow_experts` of these stand in fewer bits (`Model.frozen_format`)."""
 
     all: float
     experts: float = 0.0

@@ -178,7 +178,7 @@ def _unpermuted(g: LayerBuilder, x: Tensor, back: Tensor, chosen: Tensor) -> Ten
             label="unpermute",
             inputs=(back, chosen),
             outputs=(made,),
-            keeps=() if weighted_before else (Keep(tensor=back, name="expert output"),),
+            keeps=() if weighted_before else (Keep(tensor=back, name="expert output", sent=True),),
             again=(made.name,),
             absorbed="exchange",
             moves=moved,
@@ -217,7 +217,9 @@ def _weighted_rows(g: LayerBuilder, x: Tensor, chosen: Tensor) -> Tensor:
             outputs=(out,),
             keeps=(
                 Keep(tensor=x, name="expert output in fp32", element=4.0, cheap=True),
-                Keep(tensor=x, name="expert output", idle=True),  # what came is kept, where widening it runs again
+                Keep(
+                    tensor=x, name="expert output", idle=True, sent=True
+                ),  # what came is kept, where widening it runs again
             ),
             again=(out.name,),
             absorbed="exchange",

@@ -42,7 +42,8 @@ def mlp(g: LayerBuilder, name: str, x: Tensor, width: Dim, expert: bool = False,
     whole = style.keeps_gathered_inputs and not expert
     grouped = expert and style.expert_loop == "none"  # of these products per-operator recompute keeps none
     # rows that experts got are kept as they came, where putting them in order runs again
-    kept = Keep(tensor=x, name=f"{name} input", element=g.kept, whole=whole, cheap=False if grouped else None)
+    cheap = False if grouped else None
+    kept = Keep(tensor=x, name=f"{name} input", element=g.kept, whole=whole, cheap=cheap, sent=grouped)
     gathered = Keep(tensor=x, name=f"{name} input, gathered", element=g.kept, gathered=True) if whole else None
     each = (g.experts,) if expert else ()
     inner = g.linear(
