@@ -160,30 +160,15 @@ def wrote(path: str | Path) -> None:
 
 @functools.cache
 def tell_compiling() -> None:
-    """From now on say on standard error, once, when a part of the engine is not found compiled and is compiled.
+    """From now on say on standard error, once, when a part of the engine is not found compiled and is compiled."""
+    from simulator.compiled import when_compiling
 
-    numba tells when it does: a cache's age would not, as sources that are newer but equal are taken from it.
-    """
-    from simulator.compiled import when_numba_loads
-
-    when_numba_loads(_listen)
+    when_compiling(lambda begins: _say_compiling())
 
 
-def _listen() -> None:
-    from numba.core import event
-
-    class Tell(event.Listener):
-        told = False
-
-        def on_start(self, event: Any) -> None:
-            if not self.told:
-                self.told = True
-                note("compiling the engine once (a few seconds) ...")
-
-        def on_end(self, event: Any) -> None:
-            """Nothing to say."""
-
-    event.register("numba:compile", Tell())  # type: ignore[no-untyped-call]
+@functools.cache
+def _say_compiling() -> None:
+    note("compiling the engine once (a few seconds) ...")
 
 
 def compile_cache_of(error: Exception) -> str | None:
