@@ -93,14 +93,13 @@ def _written(job: Job, form: str) -> tuple[str, str, tuple[str, ...]]:
 
 
 def _write_chrome(job: Job, path: str) -> None:
-    from simulator.report.chrome_trace import export_chrome_trace
+    from simulator.report.chrome_trace import write_prediction
     from simulator.simulation import simulate_job
 
     if path == "-":
         raise SpecError("a Chrome trace goes to a file, but --output is -. Name one that ends in .json or .json.gz")
     tell_compiling()
-    prediction = simulate_job(job)
-    wrote(export_chrome_trace(prediction.program, prediction.prices, prediction.trace, path))
+    wrote(write_prediction(simulate_job(job), path))
 
 
 def _write_chakra(job: Job, prefix: str) -> None:

@@ -56,7 +56,7 @@ def command(
         str | None,
         typer.Option(
             metavar="TIME|LOG|TRACE",
-            help="A measured step time, such as 2.31s, the run's log, or a trace (PyTorch's profiler, Chakra).",
+            help="A measured step time, such as 2.31s, the run's log, or a trace (PyTorch's profiler, Chakra, dtsim's own).",
         ),
     ] = None,
     measured_rate: Annotated[
@@ -265,9 +265,9 @@ def _command(
 def _write_files(prediction: Prediction, sections: list[Section], trace: str | None, plot: str | None) -> None:
     parts = (prediction.program, prediction.prices, prediction.trace)
     if trace:
-        from simulator.report.chrome_trace import export_chrome_trace
+        from simulator.report.chrome_trace import write_prediction
 
-        wrote(export_chrome_trace(*parts, trace))
+        wrote(write_prediction(prediction, trace))
     if plot:
         from simulator.report.plots import plot_prediction
 

@@ -19,12 +19,11 @@ from numpy.typing import NDArray
 
 from simulator.costs.gemm import gemm_class
 from simulator.costs.memory_bound import MEMORY_BOUND_CLASS
-from simulator.costs.price import HOST_CLASS
 from simulator.costs.tables import MEASURED_CLASS, Machine, machine_of
 from simulator.hardware.cluster import Cluster
 from simulator.hardware.power import Power, PowerCoefficients, load_power_coefficients
 from simulator.program.calls import Convolved
-from simulator.program.prices import ACCOUNTS, PriceClass
+from simulator.program.prices import ACCOUNTS, HOST_CLASS, PriceClass
 from simulator.program.program import COMPUTE, Link
 from simulator.report.mean_prediction import MeanPrediction
 from simulator.report.prediction import Prediction
