@@ -24,6 +24,7 @@ from simulator.specs.loading import (
     load_all,
     load_named,
     load_spec,
+    together,
     validate_spec,
 )
 from simulator.specs.toml_text import key_lines, read_text, read_toml
@@ -54,6 +55,7 @@ __all__ = [
     "read_toml",
     "replacing",
     "resolve",
+    "together",
     "validate_spec",
     "working_folder",
     "write_text",

@@ -206,6 +206,16 @@ def test_a_file_is_a_job_where_a_job_is_asked_for(tmp_path: Path) -> None:
         load_any_job(str(DATA / "torchtitan.toml"))
 
 
+def test_a_model_that_nobody_knows_is_one_sentence_with_the_way_out(tmp_path: Path) -> None:
+    path = tmp_path / "a.yaml"
+    path.write_text(AXOLOTL.replace("meta-llama/Meta-Llama-3-8B", "nobody/knows"))
+    with pytest.raises(SpecError) as refused:
+        load_any_job(str(path), (), None, "dgx_h100")
+    (line,) = str(refused.value).splitlines()
+    assert "missing keys layers, hidden, heads" in line
+    assert "Way out: --model NAME, or --model config.json" in line
+
+
 def test_the_batch_follows_the_gpus_that_the_job_has(tmp_path: Path) -> None:
     """Microbatch 4, two of them added up: 8 sequences on each replica, however many there are."""
     path = tmp_path / "ds.json"

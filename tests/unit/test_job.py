@@ -22,6 +22,17 @@ def test_a_job_by_name() -> None:
     )
 
 
+def test_all_that_is_wrong_with_a_job_and_its_own_model_is_said_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text("[workload]\nsequenc_length = 5\n[model]\nlayers = 3\nhidden = 4096\n")
+    with pytest.raises(SpecError) as refused:
+        load_job(path)
+    missing, unknown, model = str(refused.value).splitlines()
+    assert "mine.toml: missing key cluster" in missing
+    assert "line 2: workload.sequenc_length = 5: unknown key" in unknown
+    assert "mine.toml [model]: missing keys name, family, heads, ffn" in model
+
+
 def test_settings_override_the_file() -> None:
     job = load_job("gpt3_175b", ["plan.microbatch_size=2", "workload.sequence_length=1024", "cluster.gpus=512"])
     assert (2, 1024, 512) == (job.plan.microbatch_size, job.workload.sequence_length, job.cluster.world_size)

@@ -177,6 +177,10 @@ def test_all_errors_of_a_file_come_together_in_its_order(here: Path) -> None:
     ]
 
 
+def test_missing_keys_of_a_place_are_one_message(here: Path) -> None:
+    assert "thing.toml: missing keys count, speed" in refusal(here, 'name = "x"\n').splitlines()
+
+
 def test_a_flood_of_errors_is_cut(here: Path) -> None:
     lines = refusal(here, GOOD + "\n".join(f"key{i} = 1" for i in range(200))).splitlines()
     assert (31, "... and 170 more") == (len(lines), lines[-1])
