@@ -88,16 +88,6 @@ def test_torchtitan_deals_layers_as_its_code_does() -> None:
     assert ends_as_layers(2, 8) is None
 
 
-def test_stages_that_torchtitan_refuses_leave_its_own_default(tmp_path: Path) -> None:
-    """82 layers by 4 make 21 stages, which 2 ranks cannot share: the chunks that the layers are dealt to are said all the same."""
-    lines = (DATA / "torchtitan.toml").read_text().replace("layers_per_stage = 7", "layers_per_stage = 4")
-    lines = lines.replace("pipeline_parallel_degree = 4", "pipeline_parallel_degree = 2")
-    answer = of_text(tmp_path, "t.toml", lines)
-    plan = answer["job"]["plan"]
-    assert "parallelism.pipeline_parallel_layers_per_stage" in lost(answer)
-    assert 2 * plan.get("chunks_per_rank", 1) == len(plan["layer_split"])
-
-
 def test_torchtitan_flags_and_saved_json(tmp_path: Path) -> None:
     flags = "NGPU=4\ntorchrun --nproc_per_node ${NGPU} -m torchtitan.train --training.local_batch_size 2 "
     flags += "--parallelism.tensor_parallel_degree=2\n"
@@ -206,16 +196,6 @@ def test_a_file_is_a_job_where_a_job_is_asked_for(tmp_path: Path) -> None:
         load_any_job(str(DATA / "torchtitan.toml"))
 
 
-def test_a_model_that_nobody_knows_is_one_sentence_with_the_way_out(tmp_path: Path) -> None:
-    path = tmp_path / "a.yaml"
-    path.write_text(AXOLOTL.replace("meta-llama/Meta-Llama-3-8B", "nobody/knows"))
-    with pytest.raises(SpecError) as refused:
-        load_any_job(str(path), (), None, "dgx_h100")
-    (line,) = str(refused.value).splitlines()
-    assert "missing keys layers, hidden, heads" in line
-    assert "Way out: --model NAME, or --model config.json" in line
-
-
 def test_the_batch_follows_the_gpus_that_the_job_has(tmp_path: Path) -> None:
     """Microbatch 4, two of them added up: 8 sequences on each replica, however many there are."""
     path = tmp_path / "ds.json"
@@ -289,23 +269,6 @@ def test_axolotl_names_a_class_and_leaves_the_precision_to_the_gpu(tmp_path: Pat
     assert ("bf16", 4096) == (answer["job"]["workload"]["precision"], answer["job"]["workload"]["sequence_length"])
     assert "workload.precision" in [one["field"] for one in answer["assumed"]]
     assert [] == lost(answer)
-
-
-@pytest.mark.parametrize(
-    ("text", "prefetch", "left"),
-    [
-        ("fsdp: full_shard\nfsdp_config: {backward_prefetch: no_prefetch}\n", 0, []),
-        ("fsdp_config: {fsdp_sharding_strategy: FULL_SHARD, fsdp_backward_prefetch: NO_PREFETCH}\n", 0, []),
-        ("fsdp_config: {fsdp_backward_prefetch: BACKWARD_PRE}\n", 1, []),
-        ("fsdp_config: {fsdp_backward_prefetch: BACKWARD_POST}\n", None, ["fsdp_config.fsdp_backward_prefetch"]),
-        ("fsdp_version: 2\nfsdp_config: {backward_prefetch: no_prefetch}\n", None, []),
-        ("fsdp: shard_grad_op\nfsdp_config: {backward_prefetch: no_prefetch}\n", None, []),
-    ],
-)
-def test_what_fsdp_gathers_ahead_is_read(tmp_path: Path, text: str, prefetch: int | None, left: list[str]) -> None:
-    answer = of_text(tmp_path, "a.yaml", AXOLOTL + text)
-    assert prefetch == answer["job"]["plan"].get("fsdp_prefetch")
-    assert left == lost(answer)
 
 
 @pytest.mark.parametrize(
