@@ -33,7 +33,7 @@ from simulator.hardware.reliability import Reliability
 from simulator.hardware.run_residuals import Unknown
 from simulator.hardware.sites import Sites
 from simulator.plan.plan import Plan
-from simulator.specs import Listed, Spec, find_spec, read_toml, together, validate_spec
+from simulator.specs import Listed, Spec, find_spec, name_of, read_toml, together, validate_spec
 from simulator.units import Seconds, show
 from simulator.workload.model import Model, load_model
 from simulator.workload.optimizers import OPTIMIZERS
@@ -157,7 +157,7 @@ def load_job(name: str | Path, settings: Iterable[str] = ()) -> Job:
         SpecError: the file or a setting is wrong.
         UnknownNameError: no such job, model, cluster, ...
     """
-    path = _job_file(str(name))
+    path = _job_file(name_of(name))
     settings = tuple(map(renamed, settings))
     _check_bare(settings)
     data = apply_settings(read_toml(path), settings)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from simulator.specs.extends import Resolved, lineage, resolve
 from simulator.specs.files import CsvRows, read_bytes, replacing, write_text
-from simulator.specs.folders import KINDS, data_roots, find_spec, is_path, names, working_folder
+from simulator.specs.folders import KINDS, data_roots, find_spec, is_path, name_of, names, working_folder
 from simulator.specs.loading import (
     Count,
     ExtendingSpec,
@@ -49,6 +49,7 @@ __all__ = [
     "load_all",
     "load_named",
     "load_spec",
+    "name_of",
     "names",
     "read_bytes",
     "read_text",

@@ -15,7 +15,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from simulator.errors import SpecError
 from simulator.specs.extends import FileState, file_state, lineage, resolve
 from simulator.specs.files import shown_path
-from simulator.specs.folders import find_spec, is_path, searched_folders, spec_files, working_folder
+from simulator.specs.folders import find_spec, is_path, name_of, searched_folders, spec_files, working_folder
 from simulator.specs.messages import MISSING, explain, kind_of
 from simulator.specs.toml_text import KeyPath, checked, key_lines, read_text
 
@@ -177,11 +177,12 @@ def together(*checks: Callable[[], object]) -> None:
         raise SpecError("\n".join(wrong))
 
 
-def load_named(kind: str, name: str, cls: type[S]) -> S:
+def load_named(kind: str, name: str | Path, cls: type[S]) -> S:
     """Return the data file of this kind and name as a `cls`; see `find_spec` and `load_spec` for what is raised.
 
     What was found is given again as long as neither the files nor the folders in which they were looked for have changed.
     """
+    name = name_of(name)
     key, checked = (kind, name, cls, working_folder()), _CHECKED.get()
     known = _FOUND.get(key)
     if known and (key in checked or all(_changed(path) == then for path, then in known[1])):
