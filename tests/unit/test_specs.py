@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import pkgutil
 import re
 import tomllib
 from pathlib import Path
@@ -11,9 +12,11 @@ from pathlib import Path
 import pytest
 from pydantic import Field
 
+import simulator
 from simulator.errors import FEW, SpecError, UnknownNameError
 from simulator.hardware.link import load_link
 from simulator.plan.plan import Plan
+from simulator.registry import Family
 from simulator.schedules import SCHEDULES
 from simulator.specs import (
     Count,
@@ -345,6 +348,17 @@ def test_an_unknown_name_offers_the_nearest() -> None:
             find_spec("models", name)
     with pytest.raises(UnknownNameError, match=r"^no kind of data file 'gpu'. Did you mean 'gpus'\?"):
         names("gpu")
+
+
+def test_every_family_is_listed_under_the_kind_that_its_messages_name() -> None:
+    found = []
+    for module in pkgutil.walk_packages(simulator.__path__, "simulator."):
+        if module.ispkg:
+            found += [one for one in vars(importlib.import_module(module.name)).values() if isinstance(one, Family)]
+    assert len(found) >= len(FAMILIES)
+    for family in found:
+        module_name, name = FAMILIES[family.listed]
+        assert family is getattr(importlib.import_module(module_name), name)
 
 
 @pytest.mark.parametrize("kind", FAMILIES)
