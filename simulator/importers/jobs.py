@@ -43,9 +43,9 @@ def import_file(path: str | Path) -> Imported:
     importer = _importer_of(document)
     if importer is None:
         document.tree  # a broken file says why it is broken  # noqa: B018
-        titles = "; ".join(one.title for one in IMPORTERS)
         raise SpecError(
-            f"{document.place}: is of no format that is known here. Known: {titles}. Way out: dtsim init writes a job file to fill in"
+            f"{document.place}: is of none of the {len(IMPORTERS.members)} formats that are known here (dtsim list importers). "
+            "Way out: dtsim init writes a job file to fill in"
         )
     found: Imported = importer.read(document)
     return found
