@@ -21,7 +21,10 @@ if TYPE_CHECKING:
     from simulator.report.frames import Tabular
 
 __all__ = [
+    "HTML",
     "INTERRUPTED",
+    "TRACE",
+    "check_ending",
     "claim",
     "claim_table",
     "compile_cache_of",
@@ -37,6 +40,10 @@ __all__ = [
 
 INTERRUPTED = 130
 """Exit code of what Ctrl-C stopped."""
+
+HTML = (".html", ".htm")
+TRACE = (".json", ".json.gz")
+"""Endings of pages and of Chrome traces."""
 
 
 def print_json(answer: dict[str, Any], kind: str) -> None:
@@ -104,6 +111,16 @@ def claim(force: bool, *paths: str | Path | None) -> None:
     ]
     if twice:
         raise SpecError(f"{twice[0]}: two outputs go to this file. Way out: a file for each")
+
+
+def check_ending(what: str, path: str | None, *endings: str) -> None:
+    """Refuse a file, where one is named, that does not end as what is written to it, before anything is computed.
+
+    Raises:
+        SpecError: it does not.
+    """
+    if path is not None and not path.lower().endswith(endings):
+        raise SpecError(f"a {what}'s file ending names its format, but {path!r} has none of: {', '.join(endings)}")
 
 
 def claim_table(force: bool, table: str | None, *paths: str | Path | None) -> None:

@@ -20,7 +20,18 @@ from simulator.cli.options import (
     quantity,
     read_job,
 )
-from simulator.cli.output import claim_table, note, print_json, print_sections, save_table, tell_compiling, wrote
+from simulator.cli.output import (
+    HTML,
+    TRACE,
+    check_ending,
+    claim_table,
+    note,
+    print_json,
+    print_sections,
+    save_table,
+    tell_compiling,
+    wrote,
+)
 from simulator.cli.run_program import is_program, run_program
 from simulator.errors import SpecError
 from simulator.report.save_picture import check_picture
@@ -84,6 +95,8 @@ def command(
     from simulator.studies.neighbours import beside_neighbours
     from simulator.studies.training_cost import training_cost
 
+    check_ending("trace", trace, *TRACE)
+    check_ending("page", report, *HTML)
     claim_table(force, output, trace, plot, report)
     check_picture(plot)
     if is_program(job):

@@ -265,20 +265,6 @@ def test_more_than_the_peak_is_explained_by_scores_that_are_spared() -> None:
     assert "masks and windows" in headline(prediction, "windows").lines[0]
 
 
-@pytest.mark.parametrize(
-    ("settings", "split"),
-    [
-        (["plan.expert_parallel=8", "plan.context_parallel=4"], "cp 4 x dp 4, experts over 8;"),
-        (["plan.expert_parallel=4", "plan.context_parallel=4"], "cp 4 x dp 4, experts over 4;"),
-        (["plan.expert_parallel=2", "plan.context_parallel=4"], "cp 4 x dp 4, experts over 2;"),
-        (["plan.expert_parallel=8", "plan.zero_stage=3", "plan.shard_size=8"], "dp 8 x replica 2, experts over 8;"),
-    ],
-)
-def test_the_headline_has_the_plans_own_degrees(settings: list[str], split: str) -> None:
-    job = job_from_names("mixtral_8x7b", "dgx_h100", ["cluster.nodes=2", *settings])
-    assert split in headline(simulate_job(job), "experts").lines[1]
-
-
 def test_compare_puts_every_combination_into_one_table(dtsim: Any, job: str, tmp_path: Path) -> None:
     picture = tmp_path / "c.png"
     found = answer(dtsim("compare", job, "--schedule", "gpipe,1f1b,no_such", "--plot", str(picture), "--json"))

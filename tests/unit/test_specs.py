@@ -35,7 +35,7 @@ from simulator.specs import (
     read_toml,
     validate_spec,
 )
-from simulator.studies.catalogue import FAMILIES
+from simulator.studies.families import FAMILIES
 from simulator.units import Bytes, BytesPerSecond, Seconds
 
 
