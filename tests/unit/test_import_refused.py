@@ -47,6 +47,31 @@ def test_what_fsdp_gathers_ahead_is_read(tmp_path: Path, text: str, prefetch: in
     assert left == lost(found)
 
 
+@pytest.mark.parametrize(
+    ("scheduler", "warmup", "left"),
+    [
+        ("", None, ["optimizer.params.freeze_step"]),
+        (', "scheduler": {"type": "WarmupDecayLR", "params": {"total_num_steps": 100000}}', 0.23, []),
+        (
+            ', "scheduler": {"type": "WarmupDecayLR", "params": {"total_num_steps": 23000}}',
+            None,
+            ["optimizer.params.freeze_step"],
+        ),
+    ],
+)
+def test_dense_steps_of_one_bit_adam_are_a_share_of_the_run(
+    tmp_path: Path, scheduler: str, warmup: float | None, left: list[str]
+) -> None:
+    optimizer = '"optimizer": {"type": "OneBitAdam", "params": {"freeze_step": 23000}}'
+    text = f'{{"train_micro_batch_size_per_gpu": 4, "zero_optimization": {{"stage": 0}}, {optimizer}{scheduler}}}'
+    found = of_text(tmp_path, "ds.json", text)
+    assert ("one_bit", warmup) == (
+        found.tables["plan"]["gradient_exchange"],
+        found.tables["plan"].get("exchange_warmup"),
+    )
+    assert left == lost(found)
+
+
 def test_without_zero_3_nothing_is_gathered_ahead(tmp_path: Path) -> None:
     text = AXOLOTL + "fsdp: shard_grad_op\nfsdp_config: {backward_prefetch: no_prefetch}\n"
     (tmp_path / "a.yaml").write_text(text)
