@@ -12,14 +12,16 @@ from collections.abc import Callable
 from types import FunctionType
 from typing import Any, TypeVar
 
-__all__ = ["Loop", "compile_from_now_on", "compiled", "interpreted_for", "part", "read_only", "when_numba_loads"]
+__all__ = ["Loop", "compile_from_now_on", "compiled", "interpreted_for", "part", "read_only", "when_compiling"]
 
 Function = Callable[..., Any]
 Same = TypeVar("Same", bound=Function)
 
 _left = 0
 """Array entries that loops may still meet in Python."""
-_asked: list[Callable[[], None]] = []
+_told: list[Callable[[bool], None]] = []
+"""Those who want to hear when a loop is being compiled."""
+_listening = False
 _jitted: dict[Function, Any] = {}
 
 
@@ -34,9 +36,39 @@ def compile_from_now_on() -> None:
     interpreted_for(0)
 
 
-def when_numba_loads(ask: Callable[[], None]) -> None:
-    """Call a function once, before the first loop is compiled."""
-    _asked.append(ask)
+def when_compiling(tell: Callable[[bool], None]) -> None:
+    """Call a function with True where a loop is not found compiled and is compiled, and with False when that is done.
+
+    numba tells when it does: a cache's age would not, as sources that are newer but equal are taken from it.
+    """
+    _told.append(tell)
+
+
+def _listen() -> None:
+    """Hear from numba when it compiles: once, for loading numba for it alone would take as long as a prediction."""
+    global _listening
+    if _listening:
+        return
+    _listening = True
+    from numba.core import event
+
+    class Hears(event.Listener):
+        depth = 0
+        """Functions under way: a loop compiles those that it calls inside of itself."""
+
+        def on_start(self, event: Any) -> None:
+            self.depth += 1
+            if self.depth == 1:
+                for tell in _told:
+                    tell(True)
+
+        def on_end(self, event: Any) -> None:
+            self.depth -= 1
+            if self.depth == 0:
+                for tell in _told:
+                    tell(False)
+
+    event.register("numba:compile", Hears())  # type: ignore[no-untyped-call]
 
 
 class Loop:
@@ -68,8 +100,7 @@ class Loop:
     def quick(self) -> Any:
         """The compiled function."""
         if self._quick is None:
-            while _asked:
-                _asked.pop()()
+            _listen()
             self._quick = _jit(self.function, self._types() if self._types else None, self._options)
         return self._quick
 

@@ -33,7 +33,7 @@ from simulator.hardware.reliability import Reliability
 from simulator.hardware.run_residuals import Unknown
 from simulator.hardware.sites import Sites
 from simulator.plan.plan import Plan
-from simulator.specs import Listed, Spec, find_spec, read_toml, validate_spec
+from simulator.specs import Listed, Spec, find_spec, name_of, read_toml, together, validate_spec
 from simulator.units import Seconds, show
 from simulator.workload.model import Model, load_model
 from simulator.workload.optimizers import OPTIMIZERS
@@ -157,7 +157,7 @@ def load_job(name: str | Path, settings: Iterable[str] = ()) -> Job:
         SpecError: the file or a setting is wrong.
         UnknownNameError: no such job, model, cluster, ...
     """
-    path = _job_file(str(name))
+    path = _job_file(name_of(name))
     settings = tuple(map(renamed, settings))
     _check_bare(settings)
     data = apply_settings(read_toml(path), settings)
@@ -301,7 +301,11 @@ def parse_value(text: str) -> Any:
 
 def make_job(data: Mapping[str, Any], place: str, name: str, given: Collection[tuple[str, ...]] = ()) -> Job:
     """Return the job that `data` describes; for messages, `place` is where it was read, all but the keys `given` by --set."""
-    spec = validate_spec(renamed_tables(data, place), JobFile, place, given=given)
+    data = renamed_tables(data, place)
+    held, choice = data.get("model"), data.get("workload", {})
+    if isinstance(held, Mapping) and isinstance(choice, Mapping) and "model" not in choice:
+        together(lambda: validate_spec(data, JobFile, place, given=given), lambda: _own_model(held, place, given))
+    spec = validate_spec(data, JobFile, place, given=given)
     assumptions: list[str] = []
     model = _model(spec, place, given)
     OPTIMIZERS.get(spec.workload.optimizer)
@@ -385,9 +389,8 @@ def _model(spec: JobFile, place: str, given: Collection[tuple[str, ...]]) -> Mod
         raise SpecError(
             f"{place}: a job names a model (workload.model = NAME) or holds one (table [model]): this has neither"
         )
-    own = [key[1:] for key in given if key[0] == "model"]
     if spec.workload.model is None:
-        return validate_spec(spec.model or {}, Model, f"{place} [model]", given=own)
+        return _own_model(spec.model or {}, place, given)
     named = load_model(spec.workload.model)
     if not spec.model:
         return named
@@ -396,9 +399,12 @@ def _model(spec: JobFile, place: str, given: Collection[tuple[str, ...]]) -> Mod
         held.pop("head_dim")
     if named.kv_heads == named.heads:
         held.pop("kv_heads")
-    return validate_spec(
-        {**held, "name": f"{named.name} (changed)", **spec.model}, Model, f"{place} [model]", given=own
-    )
+    return _own_model({**held, "name": f"{named.name} (changed)", **spec.model}, place, given)
+
+
+def _own_model(table: Mapping[str, Any], place: str, given: Collection[tuple[str, ...]]) -> Model:
+    own = [key[1:] for key in given if key[0] == "model"]
+    return validate_spec(table, Model, f"{place} [model]", given=own)
 
 
 def _cluster(spec: JobFile, assumptions: list[str], given: Collection[tuple[str, ...]]) -> Cluster:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from simulator.capture.record import Capture
+from simulator.capture.record import Capture, Event
 from simulator.capture.rows import block_of, levels
 from simulator.program.program import CATEGORIES, Program
 from simulator.report.schema import SCHEMA_VERSION
@@ -24,9 +24,18 @@ def collectives_of(capture: Capture) -> list[dict[str, Any]]:
     for event in capture.events:
         if event.communicates:
             ranks = len(capture.groups[event.group].ranks)
-            found[(event.phase, event.work, capture.groups[event.group].name, ranks, event.message, event.dtype)] += 1
+            phase = _phase(event, capture.rank)
+            found[(phase, event.work, capture.groups[event.group].name, ranks, event.message, event.dtype)] += 1
     names = ("phase", "kind", "group", "ranks", "message_bytes", "dtype")
     return [dict(zip(names, key, strict=True)) | {"count": count} for key, count in found.items()]
+
+
+def _phase(event: Event, rank: int) -> str:
+    """The phase of a message; between stages, outside of every module, by where it goes, as the program names it: activations to higher
+    ranks."""
+    if event.work not in ("send", "recv") or event.path:
+        return event.phase
+    return "forward" if (event.peer > rank) == (event.work == "send") else "backward"
 
 
 def saved_of(capture: Capture) -> dict[str, float]:

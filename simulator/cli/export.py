@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from simulator.cli.options import ClusterOption, ForceOption, JobArgument, ModelOption, SetOption, read_job
-from simulator.cli.output import claim, note, tell_compiling, wrote
+from simulator.cli.output import TRACE, check_ending, claim, note, tell_compiling, wrote
 from simulator.errors import SpecError, UnknownNameError
 from simulator.specs import write_text
 
@@ -47,6 +47,12 @@ def command(
     if form not in FORMS:
         raise UnknownNameError("form to export", form, FORMS)
     path = output or FORMS[form]
+    if form == "chrome":
+        check_ending("trace", path, *TRACE)
+    if form == "chakra" and path == "-":
+        raise SpecError(
+            "Chakra traces are a file for each GPU, but --output is -. Way out: --output DIR/NAME, of which each name begins"
+        )
     claim(force, path)
     the_job = read_job(job, model, cluster, settings)
     if form not in _ANY_STAGES:
@@ -93,14 +99,11 @@ def _written(job: Job, form: str) -> tuple[str, str, tuple[str, ...]]:
 
 
 def _write_chrome(job: Job, path: str) -> None:
-    from simulator.report.chrome_trace import export_chrome_trace
+    from simulator.report.chrome_trace import write_prediction
     from simulator.simulation import simulate_job
 
-    if path == "-":
-        raise SpecError("a Chrome trace goes to a file, but --output is -. Name one that ends in .json or .json.gz")
     tell_compiling()
-    prediction = simulate_job(job)
-    wrote(export_chrome_trace(prediction.program, prediction.prices, prediction.trace, path))
+    wrote(write_prediction(simulate_job(job), path))
 
 
 def _write_chakra(job: Job, prefix: str) -> None:

@@ -18,7 +18,9 @@ from simulator.cli.options import (
     read_job,
 )
 from simulator.cli.output import (
+    HTML,
     INTERRUPTED,
+    check_ending,
     claim_table,
     note,
     print_json,
@@ -59,6 +61,7 @@ def command(
 
     if tokens is not None and days is not None:
         raise SpecError("--tokens and --days both say when a run ends: give one of them")
+    check_ending("page", report, *HTML)
     claim_table(force, output, plot, report)
     check_picture(plot)
     the_job = read_job(job, model, cluster, settings, neighbours=True)

@@ -21,7 +21,10 @@ if TYPE_CHECKING:
     from simulator.report.frames import Tabular
 
 __all__ = [
+    "HTML",
     "INTERRUPTED",
+    "TRACE",
+    "check_ending",
     "claim",
     "claim_table",
     "compile_cache_of",
@@ -37,6 +40,10 @@ __all__ = [
 
 INTERRUPTED = 130
 """Exit code of what Ctrl-C stopped."""
+
+HTML = (".html", ".htm")
+TRACE = (".json", ".json.gz")
+"""Endings of pages and of Chrome traces."""
 
 
 def print_json(answer: dict[str, Any], kind: str) -> None:
@@ -106,6 +113,16 @@ def claim(force: bool, *paths: str | Path | None) -> None:
         raise SpecError(f"{twice[0]}: two outputs go to this file. Way out: a file for each")
 
 
+def check_ending(what: str, path: str | None, *endings: str) -> None:
+    """Refuse a file, where one is named, that does not end as what is written to it, before anything is computed.
+
+    Raises:
+        SpecError: it does not.
+    """
+    if path is not None and not path.lower().endswith(endings):
+        raise SpecError(f"a {what}'s file ending names its format, but {path!r} has none of: {', '.join(endings)}")
+
+
 def claim_table(force: bool, table: str | None, *paths: str | Path | None) -> None:
     """Claim files of which the first is a table.
 
@@ -160,30 +177,15 @@ def wrote(path: str | Path) -> None:
 
 @functools.cache
 def tell_compiling() -> None:
-    """From now on say on standard error, once, when a part of the engine is not found compiled and is compiled.
+    """From now on say on standard error, once, when a part of the engine is not found compiled and is compiled."""
+    from simulator.compiled import when_compiling
 
-    numba tells when it does: a cache's age would not, as sources that are newer but equal are taken from it.
-    """
-    from simulator.compiled import when_numba_loads
-
-    when_numba_loads(_listen)
+    when_compiling(lambda begins: _say_compiling())
 
 
-def _listen() -> None:
-    from numba.core import event
-
-    class Tell(event.Listener):
-        told = False
-
-        def on_start(self, event: Any) -> None:
-            if not self.told:
-                self.told = True
-                note("compiling the engine once (a few seconds) ...")
-
-        def on_end(self, event: Any) -> None:
-            """Nothing to say."""
-
-    event.register("numba:compile", Tell())  # type: ignore[no-untyped-call]
+@functools.cache
+def _say_compiling() -> None:
+    note("compiling the engine once (a few seconds) ...")
 
 
 def compile_cache_of(error: Exception) -> str | None:

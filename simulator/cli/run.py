@@ -20,7 +20,18 @@ from simulator.cli.options import (
     quantity,
     read_job,
 )
-from simulator.cli.output import claim_table, note, print_json, print_sections, save_table, tell_compiling, wrote
+from simulator.cli.output import (
+    HTML,
+    TRACE,
+    check_ending,
+    claim_table,
+    note,
+    print_json,
+    print_sections,
+    save_table,
+    tell_compiling,
+    wrote,
+)
 from simulator.cli.run_program import is_program, run_program
 from simulator.errors import SpecError
 from simulator.report.save_picture import check_picture
@@ -56,7 +67,7 @@ def command(
         str | None,
         typer.Option(
             metavar="TIME|LOG|TRACE",
-            help="A measured step time, such as 2.31s, the run's log, or a trace (PyTorch's profiler, Chakra).",
+            help="A measured step time, such as 2.31s, the run's log, or a trace (PyTorch's profiler, Chakra, dtsim's own).",
         ),
     ] = None,
     measured_rate: Annotated[
@@ -84,6 +95,8 @@ def command(
     from simulator.studies.neighbours import beside_neighbours
     from simulator.studies.training_cost import training_cost
 
+    check_ending("trace", trace, *TRACE)
+    check_ending("page", report, *HTML)
     claim_table(force, output, trace, plot, report)
     check_picture(plot)
     if is_program(job):
@@ -265,9 +278,9 @@ def _command(
 def _write_files(prediction: Prediction, sections: list[Section], trace: str | None, plot: str | None) -> None:
     parts = (prediction.program, prediction.prices, prediction.trace)
     if trace:
-        from simulator.report.chrome_trace import export_chrome_trace
+        from simulator.report.chrome_trace import write_prediction
 
-        wrote(export_chrome_trace(*parts, trace))
+        wrote(write_prediction(prediction, trace))
     if plot:
         from simulator.report.plots import plot_prediction
 

@@ -12,7 +12,9 @@ import typer
 
 from simulator.cli.options import ForceOption, JsonOption, TableOption
 from simulator.cli.output import (
+    HTML,
     INTERRUPTED,
+    check_ending,
     claim_table,
     note,
     print_json,
@@ -62,6 +64,7 @@ def command(
     from simulator.accuracy.validate import Validation, load_table, without_own_source
     from simulator.errors import SpecError
 
+    check_ending("page", report, *HTML)
     claim_table(force, output, report, residuals)
     table = load_table(file, kind)
     if (leave_one_out or residuals) and table.kind not in ("runs", "memory", "predictions"):

@@ -11,6 +11,7 @@ operations take their fraction of it.  So a product that the power limit slows d
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,19 +20,19 @@ from numpy.typing import NDArray
 
 from simulator.costs.gemm import gemm_class
 from simulator.costs.memory_bound import MEMORY_BOUND_CLASS
-from simulator.costs.price import HOST_CLASS
 from simulator.costs.tables import MEASURED_CLASS, Machine, machine_of
 from simulator.hardware.cluster import Cluster
+from simulator.hardware.gpu import peak_name
 from simulator.hardware.power import Power, PowerCoefficients, load_power_coefficients
 from simulator.program.calls import Convolved
-from simulator.program.prices import ACCOUNTS, PriceClass
+from simulator.program.prices import ACCOUNTS, HOST_CLASS, PriceClass
 from simulator.program.program import COMPUTE, Link
 from simulator.report.mean_prediction import MeanPrediction
 from simulator.report.prediction import Prediction
 from simulator.report.table import Section
 from simulator.units import show
 
-__all__ = ["StepPower", "facility_watts", "step_power"]
+__all__ = ["StepPower", "facility_watts", "least_energy", "step_power"]
 
 _WAITING = ("host", "bubble")
 _EXPOSED = ("dp", "pp")
@@ -100,6 +101,26 @@ def facility_watts(gpu: float, cluster: Cluster, power: Power, loaded: bool = Tr
     return _machines(gpu, cluster, numbers.rest if loaded else numbers.rest_idle) * (power.pue or numbers.pue)
 
 
+def least_energy(seconds: float, products: Mapping[str, float], cluster: Cluster, power: Power) -> float:
+    """Return energy of the facility [J] that a step of these seconds cannot be below, where all GPUs are alike.
+
+    Nothing draws less than idle.  A product draws above it, as long as the limit lets it, energy per operation, else the limit for
+    as long as it takes at the peak at least.
+
+    Args:
+        seconds: of the step at least.
+        products: FLOP of matrix products of a GPU at least, mean over GPUs, by number format.
+    """
+    gpu, draw = cluster.gpu, _draw_of(machine_of(cluster), cluster)
+    base = min(draw.idle, gpu.power)
+    joules = base * seconds
+    for dtype, flops in products.items():
+        joules += flops * min(draw.part * draw.energy_of(dtype), (gpu.power - base) / gpu.peak_flops[peak_name(dtype)])
+    numbers = load_power_coefficients()
+    rest = numbers.rest * cluster.uncapped_gpu.power * seconds
+    return cluster.world_size * (joules + rest) * (power.pue or numbers.pue)
+
+
 def step_power(prediction: Prediction, cluster: Cluster, power: Power) -> StepPower:
     """Return the electricity of a predicted step; where GPUs differ, all are taken to draw what the cluster's own kind draws.
 
@@ -115,7 +136,7 @@ def step_power(prediction: Prediction, cluster: Cluster, power: Power) -> StepPo
     numbers, machine = load_power_coefficients(), machine_of(cluster)
     program, trace = prediction.program, prediction.step_trace
     limit = cluster.uncapped_gpu.power
-    watts = _item_watts(prediction, machine, numbers, limit)
+    watts = _item_watts(prediction, machine, numbers, cluster)
     rows = np.flatnonzero(program.kind == COMPUTE)
     seconds = trace.end[rows] - trace.start[rows]
     busy, joules = np.zeros(program.ranks), np.zeros(program.ranks)
@@ -161,20 +182,49 @@ def _machines(gpu: float, cluster: Cluster, rest: float) -> float:
     return cluster.world_size * (gpu + rest * cluster.uncapped_gpu.power)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Draw:
+    """What operations draw on a GPU.
+
+    Args:
+        idle: of a GPU that does nothing [W]; `full`: of one at its 16-bit peak [W].
+        energy: of a 16-bit operation [J]; `narrow`: that of others over it, by number format.
+    """
+
+    idle: float
+    full: float
+    energy: float
+    narrow: Mapping[str, float]
+
+    @property
+    def part(self) -> float:
+        """Of the energy of an operation what it adds to idling."""
+        return 1.0 - min(self.idle / self.full, 1.0)
+
+    def energy_of(self, dtype: str) -> float:
+        """Of an operation in a number format [J]."""
+        return self.energy * self.narrow.get(dtype, 1.0)
+
+
+def _draw_of(machine: Machine, cluster: Cluster) -> _Draw:
+    gpu, clock = machine.gpu, machine.gemm.clock
+    energy = clock.full_clock_power / clock.reference_peak
+    half = max(gpu.peak_flops.get("bf16", 0.0), gpu.peak_flops.get("fp16", 0.0)) or max(gpu.peak_flops.values())
+    idle = load_power_coefficients().idle * cluster.uncapped_gpu.power
+    return _Draw(idle=idle, full=energy * half, energy=energy, narrow=machine.gemm.narrow_energy)
+
+
 def _item_watts(
-    prediction: Prediction, machine: Machine, numbers: PowerCoefficients, limit: float
+    prediction: Prediction, machine: Machine, numbers: PowerCoefficients, cluster: Cluster
 ) -> NDArray[np.float64]:
     """[items] mean watts of a GPU while it runs a segment."""
     prices, gpu = prediction.prices, machine.gpu
-    idle = numbers.idle * limit
-    clock = machine.gemm.clock
-    energy, narrow = clock.full_clock_power / clock.reference_peak, machine.gemm.narrow_energy
-    half = max(gpu.peak_flops.get("bf16", 0.0), gpu.peak_flops.get("fp16", 0.0)) or max(gpu.peak_flops.values())
-    full = energy * half
+    draw = _draw_of(machine, cluster)
+    idle = draw.idle
 
     def running(rate: float, dtype: str, least: float = 0.0) -> float:
-        drawn = max(energy * narrow.get(dtype, 1.0) * rate, least * full)
-        return min(gpu.power, idle + (1.0 - min(idle / full, 1.0)) * drawn)
+        drawn = max(draw.energy_of(dtype) * rate, least * draw.full)
+        return min(gpu.power, idle + draw.part * drawn)
 
     out = np.zeros(len(prediction.program.items))
     for i, item in enumerate(prediction.program.items):
@@ -199,10 +249,10 @@ def _item_watts(
                 kernel = machine.attention.kernels.get(one.which)
                 drawn = running(attention / seconds, "", kernel.power_share if kernel else 0.0)
             elif one in (MEMORY_BOUND_CLASS, MEASURED_CLASS):
-                drawn = min(gpu.power, numbers.memory_bound * limit)
+                drawn = min(gpu.power, numbers.memory_bound * cluster.uncapped_gpu.power)
             else:
                 share = numbers.waiting if one == HOST_CLASS else numbers.communication
-                drawn = min(gpu.power, share * limit)
+                drawn = min(gpu.power, share * cluster.uncapped_gpu.power)
             total, joules = total + seconds, joules + seconds * drawn
         out[i] = joules / total if total else idle
     return out

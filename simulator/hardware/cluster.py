@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
@@ -17,7 +18,7 @@ from simulator.hardware.parts import NORMAL, Pace, Part
 from simulator.hardware.power import Power
 from simulator.hardware.reliability import Reliability
 from simulator.remembered import hashed_once
-from simulator.specs import Count, Listed, Name, NamedSpec, Names, Spec, is_path, load_named
+from simulator.specs import Count, Listed, Name, NamedSpec, Names, Spec, is_path, load_named, name_of
 from simulator.units import Bytes, BytesPerSecond, DollarsPerHour, Seconds, Watts
 
 __all__ = [
@@ -273,7 +274,7 @@ def load_node(name: str) -> Node:
     return load_named("nodes", name, Node)
 
 
-def load_cluster(name: str, gpus: int | None = None, changes: ClusterChanges | None = None) -> Cluster:
+def load_cluster(name: str | Path, gpus: int | None = None, changes: ClusterChanges | None = None) -> Cluster:
     """Return a cluster with all its data files read.
 
     Args:
@@ -288,6 +289,7 @@ def load_cluster(name: str, gpus: int | None = None, changes: ClusterChanges | N
     [('node', 8), ('fabric', 64)]
     """
     given = {} if changes is None else changes.given
+    name = name_of(name)
     spec = load_named("clusters", name, ClusterSpec)
     spec = spec.model_copy(update={key: value for key, value in given.items() if key not in _OF_MACHINE})
     node = _refer(f"cluster {spec.name!r}", [("node", spec.node, load_node)])[0]

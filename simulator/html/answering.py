@@ -13,10 +13,13 @@ import signal
 import threading
 from typing import Any
 
-__all__ = ["AnsweringProcess"]
+__all__ = ["COMPILED", "COMPILES", "AnsweringProcess"]
+
+COMPILES, COMPILED = "compiles", "compiled"
+"""What the process says when it begins to compile a part of the engine, and when that is done: no question's fault."""
 
 _START_LIMIT = 300.0
-"""Seconds to import and, on the first run ever, to compile the engine."""
+"""Seconds to import, and for what is compiled on the first run ever."""
 _TIMED_OUT = 413
 _FAILED = 500
 
@@ -25,7 +28,7 @@ class AnsweringProcess:
     """One process that answers one question at a time; may be asked from several threads.
 
     Args:
-        limit: seconds for an answer.
+        limit: seconds for an answer, beside those in which parts of the engine are compiled that were not.
         memory: bytes of address space that the process may use; 0 = no limit.
         patient: whether it leaves the processor to others.
     """
@@ -43,9 +46,12 @@ class AnsweringProcess:
             try:
                 self._ready()
                 self._line.send((question, data))
-                if self._line.poll(self._limit):
-                    status, answer = self._line.recv()
-                    return int(status), dict(answer)
+                limit = self._limit
+                while self._line.poll(limit):
+                    said = self._line.recv()
+                    if said not in (COMPILES, COMPILED):
+                        return int(said[0]), dict(said[1])
+                    limit = _START_LIMIT if said == COMPILES else self._limit
             except (EOFError, OSError):
                 self._end()
                 return _TIMED_OUT, {
@@ -95,11 +101,13 @@ def _serve(line: Any, memory: int, patient: bool) -> None:
             import resource
 
             resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
+    from simulator.compiled import when_compiling
     from simulator.html.whatif import answer
 
-    answer("choices", None)
-    answer("step", {})
+    for question in ("choices", "step", "schedule"):
+        answer(question, {})
     line.send("ready")
+    when_compiling(lambda begins: line.send(COMPILES if begins else COMPILED))
     while True:
         try:
             question, data = line.recv()

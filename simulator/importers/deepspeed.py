@@ -60,7 +60,7 @@ _OPTIMIZERS = {
     "onebitlamb": "lamb",
 }
 _SIGNS = ("onebitadam", "onebitlamb")
-"""Optimizers whose momentum replicas exchange as signs; how long their warm-up (freeze_step) is beside a run, a file does not say."""
+"""Optimizers whose momentum replicas exchange as signs."""
 _DTYPES = {
     "fp32": "fp32",
     "fp16": "fp16",
@@ -268,6 +268,7 @@ def _rest(settings: Settings, findings: Findings) -> None:
             settings.put("workload.optimizer", optimizer, name)
             if word in _SIGNS:
                 settings.put("plan.gradient_exchange", optimizer, "one_bit")
+                _warm_up(settings)
         else:
             settings.refuse(optimizer, "not modelled")
     settings.put_whole("plan.tensor_parallel", "tensor_parallel.autotp_size", "tensor_parallel.tp_size")
@@ -281,3 +282,15 @@ def _rest(settings: Settings, findings: Findings) -> None:
             ("activation_checkpointing", "pipeline", "zero_optimization", "amp", "data_efficiency")
         ):
             settings.ignore(name)
+
+
+def _warm_up(settings: Settings) -> None:
+    """Dense steps before compressed ones, as a share of the run where the learning rate's schedule says how long that is."""
+    dense, run = settings.take("optimizer.params.freeze_step"), settings.take("scheduler.params.total_num_steps")
+    if dense is None:
+        return
+    steps, whole = whole_of(dense), 0 if run is None else whole_of(run)
+    if steps < whole:
+        settings.put("plan.exchange_warmup", dense, round(steps / whole, 4))
+    else:
+        settings.refuse(dense, "of how many steps in all is not said: --set plan.exchange_warmup=SHARE")

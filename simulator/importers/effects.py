@@ -87,6 +87,8 @@ def _idle(findings: Findings, replicas: int | None) -> Iterator[tuple[str, str]]
     if stage == 3:
         yield "plan.overlap_gradients", "ZeRO-3 always reduces beside the backward pass"
         yield "plan.bucket_size", "ZeRO-3 reduces unit by unit"
+    else:
+        yield "plan.fsdp_prefetch", f"zero_stage = {stage}"
     if stage not in (1, 2):
         yield "plan.overlap_parameters", f"zero_stage = {stage}"
     if findings.get("plan.optimizer_offload"):

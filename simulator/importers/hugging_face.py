@@ -10,7 +10,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from simulator.errors import SpecError
+from simulator.errors import SpecError, nearest_few
 from simulator.importers.base import Importer
 from simulator.importers.document import Document, open_document
 from simulator.importers.hugging_face_config import WAY_OUT, Config
@@ -135,8 +135,11 @@ def _type_of(config: dict[str, Any], place: str) -> str:
         )
     if likely:
         return str(kind)
+    near = ", ".join(nearest_few(str(kind), KNOWN_TYPES))
+    lacks = [name for name in _LLAMA_NAMES if name not in sizes]
+    by_name = f", nor are its sizes under llama's names: it has no {', '.join(lacks)}" if lacks else ""
     raise SpecError(
-        f"{place}: model_type = {str(kind)[:60]!r} cannot be read; known: {', '.join(KNOWN_TYPES)}. {WAY_OUT}"
+        f"{place}: model_type = {str(kind)[:60]!r} is none of the {len(KNOWN_TYPES)} that are known (nearest: {near}){by_name}. {WAY_OUT}"
     )
 
 

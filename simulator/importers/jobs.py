@@ -43,9 +43,9 @@ def import_file(path: str | Path) -> Imported:
     importer = _importer_of(document)
     if importer is None:
         document.tree  # a broken file says why it is broken  # noqa: B018
-        titles = "; ".join(one.title for one in IMPORTERS)
         raise SpecError(
-            f"{document.place}: is of no format that is known here. Known: {titles}. Way out: dtsim init writes a job file to fill in"
+            f"{document.place}: is of none of the {len(IMPORTERS.members)} formats that are known here (dtsim list importers). "
+            "Way out: dtsim init writes a job file to fill in"
         )
     found: Imported = importer.read(document)
     return found
@@ -169,15 +169,20 @@ def load_any_job(
     try:
         made = job_from_data(data, job, settings, (*_notes(imported), *_left(imported, job)))
     except SpecError as error:
-        missing = re.search(r"missing key (\w+)", str(error))
+        missing = re.search(r"missing keys? ([\w, ]+)", str(error))
         if missing:
-            way = f"--set model.{missing.group(1)}=VALUE, which the file leaves to other files; or --model NAME"
+            keys = missing.group(1).split(", ")
+            named = "--model NAME, or --model config.json"
+            each = ", ".join(f"--set model.{key}=VALUE" for key in keys)
+            way = named if len(keys) > _FEW else f"{each}, which the file leaves to other files; or --model NAME"
             raise SpecError(f"{error}. Way out: {way}") from None
         raise
     name = "workload.global_batch_size"
     return replace(made, batch_follows=name not in changes and any(a.field == name for a in imported.assumed))
 
 
+_FEW = 3
+"""Missing keys of a model that somebody may set one by one."""
 _COUNTS = (
     "cluster.gpus",
     "plan.tensor_parallel",

@@ -7,7 +7,7 @@ layers are dealt out, and the first stages take what does not divide.
 from __future__ import annotations
 
 from simulator.importers.imported import Findings
-from simulator.importers.settings import Settings, whole_of, word_of
+from simulator.importers.settings import Entry, Settings, whole_of, word_of
 from simulator.lowering.steps.assign import ends_as_layers
 
 __all__ = ["SCHEDULES", "read_stages"]
@@ -51,13 +51,10 @@ def read_stages(settings: Settings, findings: Findings) -> None:
         findings.assume("plan.schedule", ours, "torchtitan's default: 1F1B")
     layers = findings.get("model.layers")
     less = (1 if first is None else first, 1 if last is None else last)
-    if per_stage is not None and layers and ours not in _TWO:
-        stages = -(-(layers + sum(less)) // whole_of(per_stage))
-        if stages % ranks:
-            settings.refuse(per_stage, f"makes {stages} stages, no multiple of {ranks} ranks")
-        else:
-            chunks = stages // ranks
-            settings.put("plan.chunks_per_rank", per_stage, chunks)
+    dealt = None if per_stage is None else _chunks(settings, per_stage, layers, sum(less), ranks, ours in _TWO)
+    if per_stage is not None and dealt is not None:
+        chunks = dealt
+        settings.put("plan.chunks_per_rank", per_stage, chunks)
     elif chunks > 1:
         findings.assume("plan.chunks_per_rank", chunks, f"torchtitan's default for {word_of(entry) if entry else name}")
     split = ends_as_layers(layers, ranks * chunks, *less) if layers else None
@@ -65,3 +62,16 @@ def read_stages(settings: Settings, findings: Findings) -> None:
         findings.assume(
             "plan.layer_split", split, "torchtitan counts embedding and output as layers when it deals layers out"
         )
+
+
+def _chunks(settings: Settings, per_stage: Entry, layers: int | None, ends: int, ranks: int, two: bool) -> int | None:
+    """Stages a rank holds of so many layers each; None where it cannot be, which is then listed as not understood."""
+    if not layers:
+        settings.refuse(per_stage, "of how many layers is not said")
+        return None
+    stages = -(-(layers + ends) // whole_of(per_stage))
+    if stages % ranks or (two and stages != 2 * ranks):
+        need = f"not two for each of {ranks} ranks" if two else f"no multiple of {ranks} ranks"
+        settings.refuse(per_stage, f"makes {stages} stages, {need}")
+        return None
+    return stages // ranks

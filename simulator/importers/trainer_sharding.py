@@ -30,6 +30,8 @@ _AXES = {
     "plan.context_parallel": ("parallelism_config_cp_size", "cp_size", "context_parallel_size", "sequence_parallel_degree"),
     "plan.expert_parallel": ("expert_parallel_size",),
 }  # fmt: skip
+_PREFETCHES = {"no_prefetch": 0, "backward_pre": 1, "1": 1}
+"""FSDP1's units gathered ahead in the backward.  BACKWARD_POST gathers ahead too, but beside the reduction alone, which no field says."""
 _ROTATES = {"allgather": "all_gather", "alltoall": "ring"}
 """How PyTorch's context parallelism brings keys and values: all of them at once, or a piece from neighbour to neighbour."""
 
@@ -47,7 +49,7 @@ FSDP_NO_EFFECT = {
     one
     for name in (
         "state_dict_type", "final_state_dict_type", "sync_module_states", "cpu_ram_efficient_loading", "use_orig_params",
-        "transformer_layer_cls_to_wrap", "auto_wrap_policy", "backward_prefetch", "forward_prefetch", "version", "min_num_params",
+        "transformer_layer_cls_to_wrap", "auto_wrap_policy", "forward_prefetch", "version", "min_num_params",
         "xla", "limit_all_gathers", "buffer_dtype",
     )
     for one in fsdp_names(name)
@@ -135,6 +137,7 @@ def _fsdp(settings: Settings, findings: Findings) -> None:
     keeps = settings.take(*fsdp_names("reshard_after_forward"))
     _stage(settings, findings, strategy, words, parts, keeps)
     _mesh(settings, findings)
+    _prefetch(settings, findings)
     place = settings.said(*fsdp_names("offload_params"), "fsdp")
     if settings.flag(*fsdp_names("offload_params")) or "offload" in parts:
         findings.put("plan.parameter_offload", 1.0, place)
@@ -172,3 +175,20 @@ def _mesh(settings: Settings, findings: Findings) -> None:
         findings.ignore(copies.place, f"{copies.text}: follows from the GPUs and plan.shard_size")
     elif shard is not None:
         findings.ignore(shard.place, f"{shard.text}: all replicas share one copy")
+
+
+def _prefetch(settings: Settings, findings: Findings) -> None:
+    """Units gathered ahead; accelerate leaves FSDP2, which always gathers one ahead, without the setting."""
+    entry = settings.take(*fsdp_names("backward_prefetch"))
+    version = settings.take(*fsdp_names("version"))
+    if version is not None:
+        findings.ignore(version.place, version.text)
+    if entry is None:
+        return
+    word = str(entry.value).lower()
+    if version is not None and str(version.value) == "2":
+        findings.ignore(entry.place, f"{entry.text}: FSDP2 has no such setting")
+    elif word in _PREFETCHES:
+        settings.put("plan.fsdp_prefetch", entry, _PREFETCHES[word])
+    else:
+        settings.refuse(entry, "read are: NO_PREFETCH, BACKWARD_PRE")

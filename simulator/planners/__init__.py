@@ -18,4 +18,4 @@ if TYPE_CHECKING:
 
 __all__ = ["PLANNERS"]
 
-PLANNERS: Family[Planner[Any]] = Family("planner", "simulator.planners", "Planner")
+PLANNERS: Family[Planner[Any]] = Family("planner", "simulator.planners", "Planner", "planners")

@@ -66,6 +66,10 @@ class PriceClass(NamedTuple):
         return ":".join(filter(None, self))
 
 
+HOST_CLASS = PriceClass("host")
+"""Time in which a GPU waits for its host: no kernel."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ByClass:
     """What prices rest on.

@@ -20,19 +20,37 @@ from numpy.typing import NDArray
 from simulator.program.prices import ACCOUNTS, Prices
 from simulator.program.program import CATEGORIES, KIND_NAMES, TRANSFER, FusedSegment, Link, Program, Segment
 from simulator.program.trace import Trace
+from simulator.report.kinds import kernel_seconds, message_bytes
 from simulator.report.memory import memory_timeline
+from simulator.report.prediction import Prediction
+from simulator.report.window import step_window
 from simulator.specs import replacing, write_text
 from simulator.units import parse
+from simulator.workload.workload import Workload
 
-__all__ = ["export_chrome_trace"]
+__all__ = ["export_chrome_trace", "write_prediction"]
 
 _MICROSECOND = parse("1 us", "s")
 _LANES = ("compute", "tp", "cp", "ep", "dp", "copy")
 """Order of the threads of a rank; the pipeline channels follow."""
 
 
-def export_chrome_trace(program: Program, prices: Prices, trace: Trace, path: str | Path) -> Path:
+def export_chrome_trace(
+    program: Program,
+    prices: Prices,
+    trace: Trace,
+    path: str | Path,
+    *,
+    step_time: float | None = None,
+    batch: int | None = None,
+) -> Path:
     """Write the trace to `path`, gzipped if that ends in `.gz`; return the path.
+
+    Under `otherData` stands what `dtsim run --measured` reads (`simulator.importers.dtsim_trace`): a step's seconds, and its work by kind.
+
+    Args:
+        step_time: of a step [s], where it is not that of the trace alone.
+        batch: sequences of a step, where they are known.
 
     >>> import tempfile
     >>> from simulator.program.builder import ProgramBuilder, plain_segment
@@ -46,12 +64,18 @@ def export_chrome_trace(program: Program, prices: Prices, trace: Trace, path: st
     {'name': 'pipeline rank 0 (x16 ranks)'}
     """
     path = Path(path)
+    moved, took = message_bytes(program), kernel_seconds(program, prices)
     about = json.dumps(
         {
             "program": program.name,
             "engine": trace.engine,
             "makespan_s": trace.makespan,
+            "step_time_s": step_window(program, trace).step_time if step_time is None else step_time,
             "axes": {name: size for name, size in program.axes},
+            "global_batch_size": batch,
+            "operations": [
+                {"kind": kind, "seconds": took.get(kind, 0.0), "bytes": moved.get(kind, 0.0)} for kind in took | moved
+            ],
         }
     )
     events = [*_names(program), *_slices(program, prices, trace), *_flows(program, trace), *_counters(program, trace)]
@@ -66,6 +90,14 @@ def export_chrome_trace(program: Program, prices: Prices, trace: Trace, path: st
     else:
         write_text(path, text)
     return path
+
+
+def write_prediction(prediction: Prediction, path: str | Path) -> Path:
+    """Write the trace of a prediction to `path`; return the path."""
+    work = prediction.workload
+    batch = work.global_batch_size if isinstance(work, Workload) else None
+    parts = (prediction.program, prediction.prices, prediction.trace)
+    return export_chrome_trace(*parts, path, step_time=prediction.step_time, batch=batch)
 
 
 def _names(program: Program) -> Iterator[str]:

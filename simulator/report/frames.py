@@ -47,6 +47,17 @@ class Tabular(abc.ABC):
 
     __slots__ = ()
 
+    def __init_subclass__(cls) -> None:
+        """Let no dataclass write its own `repr`: of a prediction it would be a quarter of a million characters."""
+        super().__init_subclass__()
+        cls.__repr__ = Tabular.__repr__  # type: ignore[method-assign]
+
+    def __repr__(self) -> str:
+        """What a console shows: the first table."""
+        records = self.records()
+        more = f"\n... and {len(records) - _MOST_SHOWN:,} more rows" if len(records) > _MOST_SHOWN else ""
+        return f"{type(self).__name__}\n{records_table(records[:_MOST_SHOWN]).text(2)}{more}"
+
     @abc.abstractmethod
     def tables(self) -> dict[str, Records]:
         """Return the tables by name, the one that says most first; each makes its rows when it is called."""

@@ -46,7 +46,7 @@ def headline(prediction: Prediction, name: str) -> Section:
     if not p.model_flops:
         flops = "FLOP not known"
     kernels = "" if p.workload.unit == "image" else f"attention {facts.get('attention')}, "
-    axes = " x ".join(f"{axis} {size}" for axis, size in p.program.axes if size > 1) or "one GPU"
+    axes = _split(p)
     axes = f"{len(p.provenance['stages'])}{stages_text(p)}" if p.program.stages else axes
     rate = f"{p.tokens_per_second_per_gpu:,.0f} {p.workload.unit}s/s per GPU, " if p.tokens else ""
     what = (
@@ -63,6 +63,21 @@ def headline(prediction: Prediction, name: str) -> Section:
             *_kinds(facts.get("kinds_of_steps", ())),
         ),
     )
+
+
+def _split(prediction: Prediction) -> str:
+    """How ranks are divided, in the plan's own degrees: axes of the mesh are parts of these where experts are dealt out across them.
+
+    Copies of a shard ("replica") are an axis of the mesh that no degree names.
+    """
+    axes = dict(prediction.program.axes)
+    degrees: dict[str, int] = dict(prediction.provenance.get("degrees", {}))
+    experts = degrees.pop("ep", 1)
+    if experts > 1:
+        copies = axes.get("replica", 1)
+        axes = degrees | {"dp": degrees["dp"] // copies, "replica": copies}
+    text = " x ".join(f"{axis} {size}" for axis, size in axes.items() if size > 1) or "one GPU"
+    return f"{text}, experts over {experts}" if experts > 1 else text
 
 
 def _kinds(kinds: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -35,12 +35,13 @@ from simulator.lowering.steps.parameters import all_alike, contents, group_held,
 from simulator.lowering.steps.state import State
 from simulator.lowering.steps.unit_parts import gather_links
 from simulator.lowering.steps.update import weight_gathers
+from simulator.program.calls import Convolved
 from simulator.program.prices import ACCOUNTS
 from simulator.program.program import Link
 from simulator.remembered import Remembered, kept
 from simulator.workload.layer_kind import is_layer
 
-__all__ = ["ROUNDING", "contents_of", "least_of_any_split", "least_seconds", "one_after_another"]
+__all__ = ["ROUNDING", "contents_of", "least_of_any_split", "least_products", "least_seconds", "one_after_another"]
 
 
 def least_seconds(job: Job, state: State, enough: float = math.inf) -> float:
@@ -96,6 +97,36 @@ def least_of_any_split(job: Job, state: State) -> float:
     if len(state.chunks) == state.ranks and not resolved.schedule.splits_backward:
         return whole / (1.0 - (1.0 - 1.0 / resolved.microbatches) ** state.ranks) * (1.0 - ROUNDING)
     return resolved.microbatches * whole / state.ranks * (1.0 - ROUNDING)
+
+
+def least_products(state: State) -> dict[str, float]:
+    """Return FLOP of matrix products that a GPU computes in a step at least, mean over GPUs, by number format; {} where that is not known.
+
+    Args:
+        state: of the job, as `lowering.begin` returns it.
+    """
+    if not one_after_another(state):
+        return {}
+    kinds, layers = tuple(state.costs), tuple(state.costs.values())
+    held = contents_of(state.chunks, kinds).counts.sum(axis=0) * (
+        state.resolved.microbatches / state.ranks * (1.0 - ROUNDING)
+    )
+    out: dict[str, float] = {}
+    for count, cost in zip(held.tolist(), layers, strict=True):
+        for dtype, flops in _products(cost):
+            out[dtype] = out.get(dtype, 0.0) + count * flops
+    return out
+
+
+@functools.lru_cache(maxsize=2048)
+def _products(cost: LayerCost) -> tuple[tuple[str, float], ...]:
+    """Number format and FLOP of a layer's matrix products, forward and backward; convolutions are left out."""
+    return tuple(
+        (table.dtype[row], float(table.flops[row]))
+        for table in (cost.forward, cost.backward)
+        for row, work in enumerate(table.work)
+        if work == "gemm" and not isinstance(table.call[row], Convolved)
+    )
 
 
 def _of_chunks(state: State, desk: Desk, seconds: Callable[[LayerCost, str, Desk], float]) -> np.ndarray:

@@ -9,19 +9,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from simulator.energy.step_power import facility_watts, step_power
+from simulator.energy.step_power import least_energy, step_power
 from simulator.errors import PlanError, SimulatorError
 from simulator.hardware.memory_residuals import load_memory_residuals
-from simulator.hardware.power import load_power_coefficients
 from simulator.hardware.run_residuals import load_run_residuals
 from simulator.job import Job
 from simulator.lowering.resolve.framework_rules import beyond_framework
+from simulator.lowering.steps.state import State
 from simulator.plan.framework import Framework
 from simulator.plan.plan import Plan
 from simulator.report.prediction import QUANTILE, Prediction
 from simulator.schedules.base import Schedule
 from simulator.search.begun import begun
-from simulator.search.bounds import ROUNDING, least_seconds
+from simulator.search.bounds import ROUNDING, least_products, least_seconds
 from simulator.search.defaults import repeated
 from simulator.search.held import grows_with_tokens, lasting, least_bytes
 from simulator.search.space import Point, Space
@@ -233,7 +233,10 @@ def look(
         held = float(stands.bytes.max()) * (1.0 - ROUNDING) if stands else 0.0
         large = by_states = surely = held > most * room
         by_tokens = False
-        seconds, enough = 0.0, cut / least_objective(job, 1.0, objective) if objective != "memory" else math.inf
+        seconds, enough = 0.0, math.inf
+        if objective != "memory":
+            at_once = least_objective(job, 0.0, objective, one.state)
+            enough = (cut - at_once) / (least_objective(job, 1.0, objective, one.state) - at_once)
         if not large and enough < math.inf:
             seconds = least_seconds(job, one.state, 0.0)
         if not large and seconds <= enough:
@@ -251,7 +254,7 @@ def look(
     return Looked(
         point=point,
         job=job,
-        bound=held if objective == "memory" else least_objective(job, seconds, objective),
+        bound=held if objective == "memory" else least_objective(job, seconds, objective, one.state),
         full=held / room,
         too_large=large,
         by_states=bool(by_states and stands and stands.shared),
@@ -276,14 +279,18 @@ def unseen_of(job: Job, framework: str) -> frozenset[str]:
     return frozenset(job.unknown) | load_run_residuals().unseen(framework, job.cluster.machine)
 
 
-def least_objective(job: Job, seconds: float, objective: str) -> float:
-    """The least that the objective can be of a step that takes these seconds."""
+def least_objective(job: Job, seconds: float, objective: str, state: State | None = None) -> float:
+    """The least that the objective can be of a step that takes these seconds.
+
+    Args:
+        state: of the job, as `lowering.begin` returns it; for energy, what its products draw counts then, too.
+    """
     hourly = job.cluster.price_per_gpu_hour
     if objective == "cost":
         return seconds * job.cluster.world_size * (1.0 if hourly is None else _per_second(hourly))
     if objective == "energy":
-        idle = load_power_coefficients().idle * job.cluster.gpu.power  # nothing draws less
-        return facility_watts(idle, job.cluster, job.power, loaded=False) * seconds
+        known = state is not None and not job.cluster.parts
+        return least_energy(seconds, least_products(state) if state and known else {}, job.cluster, job.power)
     return seconds
 
 

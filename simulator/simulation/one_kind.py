@@ -86,6 +86,13 @@ def _provenance(
             "schedule": resolved.schedule.name,
             "microbatches": resolved.microbatches,
             "data_parallel": resolved.data_parallel,
+            "degrees": {
+                "tp": resolved.tensor_parallel,
+                "cp": resolved.context_parallel,
+                "dp": resolved.data_parallel,
+                "pp": resolved.pipeline_parallel,
+                "ep": resolved.expert_parallel,
+            },
             "recompute": resolved.recomputes.text,
             "attention": resolved.style.attention,
             "assumptions": list(assumptions),

@@ -153,8 +153,11 @@ def simulate_job(job: Job, engine: str = "compiled", fold: bool = True) -> Predi
     """Return the prediction of a job.
 
     Raises:
+        TypeError: it is no job, but a name of one, say.
         SpecError: the job has neighbours: `simulator.studies.neighbours` finds what they leave it.
     """
+    if not isinstance(job, Job):
+        raise TypeError(f"simulate_job takes a Job, not {job!r:.60}. Way out: simulator.load_job(NAME)")
     if job.neighbours:
         raise SpecError(
             "neighbours are known to dtsim run and dtsim goodput (simulator.studies.neighbours): leave them out here"

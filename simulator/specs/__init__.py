@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from simulator.specs.extends import Resolved, lineage, resolve
 from simulator.specs.files import CsvRows, read_bytes, replacing, write_text
-from simulator.specs.folders import KINDS, data_roots, find_spec, is_path, names, working_folder
+from simulator.specs.folders import KINDS, data_roots, find_spec, is_path, name_of, names, working_folder
 from simulator.specs.loading import (
     Count,
     ExtendingSpec,
@@ -24,6 +24,7 @@ from simulator.specs.loading import (
     load_all,
     load_named,
     load_spec,
+    together,
     validate_spec,
 )
 from simulator.specs.toml_text import key_lines, read_text, read_toml
@@ -48,12 +49,14 @@ __all__ = [
     "load_all",
     "load_named",
     "load_spec",
+    "name_of",
     "names",
     "read_bytes",
     "read_text",
     "read_toml",
     "replacing",
     "resolve",
+    "together",
     "validate_spec",
     "working_folder",
     "write_text",

@@ -17,6 +17,7 @@ __all__ = [
     "find_extended",
     "find_spec",
     "is_path",
+    "name_of",
     "names",
     "searched_folders",
     "spec_files",
@@ -79,6 +80,18 @@ def names(kind: str) -> list[str]:
 def is_path(name: str) -> bool:
     """Return whether what names a data file is its path: it ends in .toml or holds a path separator."""
     return name.lower().endswith(".toml") or "/" in name or os.sep in name
+
+
+def name_of(given: object) -> str:
+    """Return a name or a path as text.
+
+    Raises:
+        SpecError: it is neither, such as a number or None.
+    """
+    name = os.fspath(given) if isinstance(given, str | os.PathLike) else None
+    if not isinstance(name, str):
+        raise SpecError(f"{given!r:.60} is no name and no path of a file")
+    return name
 
 
 def find_spec(kind: str, name: str) -> Path:

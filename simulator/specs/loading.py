@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
@@ -15,8 +15,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from simulator.errors import SpecError
 from simulator.specs.extends import FileState, file_state, lineage, resolve
 from simulator.specs.files import shown_path
-from simulator.specs.folders import find_spec, is_path, searched_folders, spec_files, working_folder
-from simulator.specs.messages import explain, kind_of
+from simulator.specs.folders import find_spec, is_path, name_of, searched_folders, spec_files, working_folder
+from simulator.specs.messages import MISSING, explain, kind_of
 from simulator.specs.toml_text import KeyPath, checked, key_lines, read_text
 
 __all__ = [
@@ -31,6 +31,7 @@ __all__ = [
     "load_all",
     "load_named",
     "load_spec",
+    "together",
     "validate_spec",
 ]
 
@@ -141,18 +142,47 @@ def _validate(
 
 
 def _joined(found: Iterable[tuple[int, str, str]]) -> list[str]:
-    """One message per value: of one that may be of several kinds, the rule of each."""
+    """One message per value: of one that may be of several kinds, the rule of each; and one per place that lacks keys."""
     rules: dict[str, dict[str, None]] = {}
     for _, said, rule in found:
         rules.setdefault(said, {})[rule] = None
-    return [f"{said}: {'; or '.join(some)}" if any(some) else said for said, some in rules.items()]
+    return [
+        f"{said}{'s' if len(some) > 1 else ''} {_some(list(some))}"
+        if said.endswith(MISSING)
+        else f"{said}: {'; or '.join(some)}"
+        if any(some)
+        else said
+        for said, some in rules.items()
+    ]
 
 
-def load_named(kind: str, name: str, cls: type[S]) -> S:
+def _some(keys: list[str]) -> str:
+    more = len(keys) - _MAX_ERRORS
+    return ", ".join(keys[:_MAX_ERRORS]) + (f" and {more} more" if more > 0 else "")
+
+
+def together(*checks: Callable[[], object]) -> None:
+    """Run all of these, so that a user hears of all that is wrong at once.
+
+    Raises:
+        SpecError: some of them raise one; the message is that of each.
+    """
+    wrong = []
+    for check in checks:
+        try:
+            check()
+        except SpecError as error:
+            wrong.append(str(error))
+    if wrong:
+        raise SpecError("\n".join(wrong))
+
+
+def load_named(kind: str, name: str | Path, cls: type[S]) -> S:
     """Return the data file of this kind and name as a `cls`; see `find_spec` and `load_spec` for what is raised.
 
     What was found is given again as long as neither the files nor the folders in which they were looked for have changed.
     """
+    name = name_of(name)
     key, checked = (kind, name, cls, working_folder()), _CHECKED.get()
     known = _FOUND.get(key)
     if known and (key in checked or all(_changed(path) == then for path, then in known[1])):

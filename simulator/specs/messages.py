@@ -12,7 +12,10 @@ from simulator.aliases import explained
 from simulator.errors import FEW, TYPING_SLIP, nearest, nearest_few
 from simulator.specs.toml_text import KeyPath
 
-__all__ = ["explain", "kind_of"]
+__all__ = ["MISSING", "explain", "kind_of"]
+
+MISSING = "missing key"
+"""What is said of a place that lacks keys, before their names."""
 
 _TRIED = ("function-", "literal[", "tuple[", "list[", "dict[", "constrained-")
 """Beginnings of pydantic's names for members of a union; no key of our files begins so."""
@@ -21,7 +24,7 @@ _TRIED = ("function-", "literal[", "tuple[", "list[", "dict[", "constrained-")
 def explain(
     item: ErrorDetails, cls: type[BaseModel], place: str, lines: dict[KeyPath, int], given: Collection[KeyPath] = ()
 ) -> tuple[int, str, str]:
-    """Return (line, place and value, rule) of one pydantic error; no rule where the value is said with it."""
+    """Return (line, place and value, rule) of one pydantic error; of a missing key its name stands in place of a rule."""
     at = _keys_of(item["loc"], cls)
     line = next((lines[at[:n]] for n in range(len(at), 0, -1) if at[:n] in lines), 0)
     where = f"{place}, line {line}" if line else place
@@ -32,7 +35,7 @@ def explain(
     if within or any(at[:n] in given for n in range(1, len(at) + 1)):
         line, where = 0, "--set"
     if kind == "missing":
-        return line, f"{where}: missing key {path}", ""
+        return line, f"{where}: {MISSING}", path
     if not at:
         return line, f"{where}: {_rule(item)}", ""
     if kind == "extra_forbidden":

@@ -18,19 +18,10 @@ from simulator.report.schema import SCHEMA_VERSION
 from simulator.report.table import Section, Table
 from simulator.specs import KINDS as FILE_KINDS
 from simulator.specs import find_spec, lineage, names, read_toml, resolve
+from simulator.studies.families import FAMILIES
 from simulator.units import show
 
-__all__ = ["FAMILIES", "Member", "kind_named", "list_kind", "program_text", "show_member"]
-
-FAMILIES = {
-    "schedules": ("simulator.schedules", "SCHEDULES"),
-    "optimizers": ("simulator.workload.optimizers", "OPTIMIZERS"),
-    "exchanges": ("simulator.lowering.exchanges", "EXCHANGES"),
-    "algorithms": ("simulator.collectives", "ALGORITHMS"),
-    "architectures": ("simulator.workload.families", "FAMILIES"),
-    "importers": ("simulator.importers", "IMPORTERS"),
-}
-"""Kind -> module and name of a plug-in family."""
+__all__ = ["Member", "kind_named", "list_kind", "program_text", "show_member"]
 
 _WIDEST = 100
 """Characters of a value in one line."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from pathlib import Path
 
 from simulator.specs import load_named
 from simulator.workload.counts import counts, forward_products, module_weights, own_weights
@@ -159,7 +160,7 @@ class Model(ModelFields):
         return -(-self.vocabulary // unit) * unit
 
 
-def load_model(name: str) -> Model:
+def load_model(name: str | Path) -> Model:
     """Return the model of this name, alias or file.
 
     Raises:

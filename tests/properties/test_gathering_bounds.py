@@ -52,6 +52,11 @@ def test_a_step_that_gathers_takes_its_bound_at_least(framework: str, plans: int
         if isinstance(candidate, str):
             continue
         assert looked.bound <= candidate.step_time, candidate.settings
+        wasteful = look(space, space.at(number), "energy")
+        drawn = wasteful.simulated()
+        assert not isinstance(drawn, str)
+        assert drawn.energy is not None
+        assert wasteful.bound <= drawn.energy, candidate.settings
         found += 1
         if found == plans:
             break

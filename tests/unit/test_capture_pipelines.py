@@ -139,3 +139,18 @@ def test_the_answer_has_every_rank() -> None:
 
     assert [0, 4] == [each["rank"] for each in answer["ranks"]]
     assert 0 == answer["rank"]
+
+
+@pytest.mark.parametrize("phase", ["forward", "optimizer"])
+def test_no_message_between_stages_is_the_optimizers(phase: str) -> None:
+    """What a script sends after a backward stands outside of every module: where it goes says what it is."""
+
+    def outside(what: Event) -> Event:
+        return replace(what, phase=phase, path="")
+
+    first = at(0, event(), outside(send(4, 0)), outside(take(4)), event(phase="backward", after=(2,)))
+    second = at(4, outside(take(0)), event(after=(0,)), event(phase="backward"), outside(send(0, 2)))
+    answer = to_dict([first, second], captured_program([first, second]))
+
+    found = [[(one["phase"], one["kind"]) for one in rank["collectives"]] for rank in answer["ranks"]]
+    assert [[("forward", "send"), ("backward", "recv")], [("forward", "recv"), ("backward", "send")]] == found

@@ -193,7 +193,9 @@ def test_the_language_model_inside_another_is_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("config", "said"),
     [
-        (LLAMA3 | {"model_type": "mamba"}, "known: RefinedWeb, RefinedWebModel, apertus, arcee, baichuan"),
+        (LLAMA3 | {"model_type": "mamba"}, "known (nearest: mamba2, "),
+        ({"model_type": "llamma", "n_dim": 4096}, "(nearest: llama, "),
+        ({"model_type": "llamma", "n_dim": 4096}, "it has no hidden_size, num_hidden_layers, num_attention_heads, "),
         ({}, "model_type"),
         ([1, 2], "one JSON object"),
         ('{"model_type": ', "no JSON"),

@@ -88,6 +88,15 @@ def test_a_notebook_shows_numbers_with_their_units(answer: Tabular) -> None:
     assert len(answer.records()) >= shown.count("<tr>") - 1 or len(answer.records()) == 1
 
 
+def test_a_console_shows_a_table_not_every_array(answer: Tabular) -> None:
+    shown = repr(answer)
+    first, *table = shown.splitlines()
+    assert type(answer).__name__ in first
+    assert len(table) <= max(len(answer.records()), len(answer.records()[0])) + 2
+    assert len(shown) < 40_000
+    assert "array(" not in shown
+
+
 def test_an_unknown_table_offers_the_known_ones(answer: Tabular) -> None:
     with pytest.raises(UnknownNameError, match=next(iter(answer.tables()))):
         answer.to_frame("nothing")

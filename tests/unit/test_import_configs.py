@@ -178,7 +178,7 @@ def test_yaml_is_read_as_yaml_1_2() -> None:
         ("n.yaml", "a: &x [1]\nb: *x\n", "aliases"),
         ("a.yaml", "distributed_type: FSDP\nnum_processes: lots\n", "num_processes: lots"),
         ("a.yaml", "{a: 1}: 2\n", "a key must be a word"),
-        ("x.json", '{"some": "thing"}', "is of no format that is known here"),
+        ("x.json", '{"some": "thing"}', "formats that are known here (dtsim list importers)"),
         ("x.toml", "a = [", "is no TOML"),
     ],
 )  # fmt: skip

@@ -15,7 +15,8 @@ from simulator import load_job, simulate_job
 from simulator.errors import SpecError
 from simulator.importers.jobs import import_file
 from simulator.importers.kineto import kind_of_kernel
-from simulator.studies.measured_kernels import kernel_seconds, kernels_beside
+from simulator.report.kinds import kernel_seconds
+from simulator.studies.measured_kernels import kernels_beside
 
 Dtsim = Callable[..., tuple[int, str, str]]
 STEP = 700_000.0
@@ -123,11 +124,12 @@ def test_names_tell_kinds(name: str, kind: str) -> None:
 
 def test_predicted_kernels_follow_the_program() -> None:
     prediction = simulate_job(load_job("gpt2_124m_1gpu"))
-    found = kernel_seconds(prediction)
+    found = kernel_seconds(prediction.program, prediction.prices)
     assert "all_reduce" not in found
     assert sum(found.values()) <= prediction.step_time * (1 + 1e-9)
     assert sum(found.values()) > 0.5 * prediction.step_time
-    assert "all_reduce" in kernel_seconds(simulate_job(load_job("gpt2_124m_2gpu")))
+    replicas = simulate_job(load_job("gpt2_124m_2gpu"))
+    assert "all_reduce" in kernel_seconds(replicas.program, replicas.prices)
 
 
 def test_a_run_beside_a_trace(dtsim: Dtsim, file: Path) -> None:

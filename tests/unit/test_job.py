@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from simulator.errors import PlanError, SimulatorError, SpecError, UnknownNameError
+from simulator.hardware.cluster import load_cluster
 from simulator.job import apply_settings, job_from_names, load_job
+from simulator.simulation import simulate_job
 from simulator.studies.job_file import write_job
 from simulator.studies.variants import variants
 from simulator.units import parse
+from simulator.workload.model import load_model
 
 
 def test_a_job_by_name() -> None:
@@ -20,6 +24,30 @@ def test_a_job_by_name() -> None:
         job.workload.global_batch_size,
         job.workload.model.name,
     )
+
+
+def test_all_that_is_wrong_with_a_job_and_its_own_model_is_said_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text("[workload]\nsequenc_length = 5\n[model]\nlayers = 3\nhidden = 4096\n")
+    with pytest.raises(SpecError) as refused:
+        load_job(path)
+    missing, unknown, model = str(refused.value).splitlines()
+    assert "mine.toml: missing key cluster" in missing
+    assert "line 2: workload.sequenc_length = 5: unknown key" in unknown
+    assert "mine.toml [model]: missing keys name, family, heads, ffn" in model
+
+
+@pytest.mark.parametrize("given", ["gpt3_175b", None, 3, Path("job.toml")])
+def test_a_name_where_a_job_is_taken_says_how_to_load_it(given: Any) -> None:
+    with pytest.raises(TypeError, match=r"simulate_job takes a Job, not .*Way out: simulator\.load_job"):
+        simulate_job(given)
+
+
+@pytest.mark.parametrize("given", [None, 3, b"gpt3_175b"])
+@pytest.mark.parametrize("load", [load_job, load_model, load_cluster])
+def test_what_is_no_name_is_refused_as_such(load: Any, given: Any) -> None:
+    with pytest.raises(SpecError, match="is no name and no path"):
+        load(given)
 
 
 def test_settings_override_the_file() -> None:

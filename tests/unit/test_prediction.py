@@ -12,11 +12,12 @@ import pytest
 
 from simulator.engine.compiled_engine import run_many
 from simulator.hardware.cluster import load_cluster
+from simulator.job import job_from_names
 from simulator.plan.plan import Plan
 from simulator.program.critical import critical_path
 from simulator.report.prediction import QUANTILE, WHOLE_RUNS, Prediction
-from simulator.report.summary import sure_section
-from simulator.simulation import simulate
+from simulator.report.summary import headline, sure_section
+from simulator.simulation import simulate, simulate_job
 from simulator.workload.model import load_model
 from simulator.workload.workload import Workload
 
@@ -172,3 +173,17 @@ def test_a_model_of_experts_is_a_kind_of_run_of_its_own_that_is_known_less_well(
     sparse = predict("mixtral_8x7b", "h100_x8", 8, 8, 4096, zero_stage=1, expert_parallel=8)
     assert ("replicas", "experts") == (dense.provenance["kind_of_run"], sparse.provenance["kind_of_run"])
     assert sparse.whole_runs.median > dense.whole_runs.median
+
+
+@pytest.mark.parametrize(
+    ("settings", "split"),
+    [
+        (["plan.expert_parallel=8", "plan.context_parallel=4"], "cp 4 x dp 4, experts over 8;"),
+        (["plan.expert_parallel=4", "plan.context_parallel=4"], "cp 4 x dp 4, experts over 4;"),
+        (["plan.expert_parallel=2", "plan.context_parallel=4"], "cp 4 x dp 4, experts over 2;"),
+        (["plan.expert_parallel=8", "plan.zero_stage=3", "plan.shard_size=8"], "dp 8 x replica 2, experts over 8;"),
+    ],
+)
+def test_the_headline_has_the_plans_own_degrees(settings: list[str], split: str) -> None:
+    job = job_from_names("mixtral_8x7b", "dgx_h100", ["cluster.nodes=2", *settings])
+    assert split in headline(simulate_job(job), "experts").lines[1]

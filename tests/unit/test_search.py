@@ -107,8 +107,23 @@ def test_exact_finds_what_the_grid_finds_and_simulates_less(small: Space, grid: 
 def test_other_objectives_are_proven_too(small: Space, objective: str) -> None:
     exact, brute = search(small, objective=objective), search(small, "grid", objective=objective)
     assert exact.proven
+    assert exact.disposed["bounded"] > 0
     values = [[one.value(objective) for one in answer.best[:10]] for answer in (exact, brute)]
     assert values[0] == values[1] == sorted(values[0])
+
+
+@pytest.mark.parametrize("name", ["small", pytest.param("experts", marks=pytest.mark.slow)])
+def test_energy_is_above_its_bound_and_not_by_far(name: str, small: Space) -> None:
+    space = small if name == "small" else space_of(*SPACES[next(key for key in SPACES if "expert" in key)])
+    parts = []
+    for point in space.points():
+        looked = look(space, point, "energy")
+        result = looked.simulated()
+        if not isinstance(result, str):
+            assert result.energy is not None
+            parts.append(looked.bound / result.energy)
+    assert max(parts) <= 1.0
+    assert statistics.median(parts) > 0.5
 
 
 def test_the_best_is_a_prediction_of_simulate(small: Space, grid: Answer) -> None:

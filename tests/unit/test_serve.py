@@ -372,25 +372,6 @@ def test_without_tornado_the_way_out_is_told(dtsim: Any, monkeypatch: pytest.Mon
 
 
 @pytest.mark.slow
-def test_a_question_that_takes_too_long_is_ended_and_the_next_is_answered() -> None:
-    answering = AnsweringProcess(limit=PATIENCE)
-    try:
-        huge = SMALL | {"microbatches": 30_000, "pipeline_parallel": 1, "gpus": 1, "zero_stage": 0}
-        answering.start()
-        assert 200 == answering.ask("step", SMALL)[0]
-        first = answering._process.pid
-        answering._limit = 0.001
-        status, said = answering.ask("step", huge)
-        assert 413 == status
-        assert "too long for a page" in said["error"]
-        answering._limit = PATIENCE
-        assert 200 == answering.ask("step", SMALL)[0]
-        assert first != answering._process.pid
-    finally:
-        answering.close()
-
-
-@pytest.mark.slow
 def test_the_best_plan_is_a_setting_that_the_page_can_show(server: Server) -> None:
     status, found = ask(server, "best", SMALL)
     assert 200 == status, found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import pkgutil
 import re
 import tomllib
 from pathlib import Path
@@ -11,9 +12,11 @@ from pathlib import Path
 import pytest
 from pydantic import Field
 
+import simulator
 from simulator.errors import FEW, SpecError, UnknownNameError
 from simulator.hardware.link import load_link
 from simulator.plan.plan import Plan
+from simulator.registry import Family
 from simulator.schedules import SCHEDULES
 from simulator.specs import (
     Count,
@@ -32,7 +35,7 @@ from simulator.specs import (
     read_toml,
     validate_spec,
 )
-from simulator.studies.catalogue import FAMILIES
+from simulator.studies.families import FAMILIES
 from simulator.units import Bytes, BytesPerSecond, Seconds
 
 
@@ -175,6 +178,10 @@ def test_all_errors_of_a_file_come_together_in_its_order(here: Path) -> None:
         lines[0],
         *(line.split(":")[0] for line in lines[1:]),
     ]
+
+
+def test_missing_keys_of_a_place_are_one_message(here: Path) -> None:
+    assert "thing.toml: missing keys count, speed" in refusal(here, 'name = "x"\n').splitlines()
 
 
 def test_a_flood_of_errors_is_cut(here: Path) -> None:
@@ -341,6 +348,17 @@ def test_an_unknown_name_offers_the_nearest() -> None:
             find_spec("models", name)
     with pytest.raises(UnknownNameError, match=r"^no kind of data file 'gpu'. Did you mean 'gpus'\?"):
         names("gpu")
+
+
+def test_every_family_is_listed_under_the_kind_that_its_messages_name() -> None:
+    found = []
+    for module in pkgutil.walk_packages(simulator.__path__, "simulator."):
+        if module.ispkg:
+            found += [one for one in vars(importlib.import_module(module.name)).values() if isinstance(one, Family)]
+    assert len(found) >= len(FAMILIES)
+    for family in found:
+        module_name, name = FAMILIES[family.listed]
+        assert family is getattr(importlib.import_module(module_name), name)
 
 
 @pytest.mark.parametrize("kind", FAMILIES)

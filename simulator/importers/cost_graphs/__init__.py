@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 
 __all__ = ["GRAPH_READERS", "graph_files", "read_cost_graph"]
 
-GRAPH_READERS: Family[GraphReader] = Family("format of graphs", "simulator.importers.cost_graphs", "GraphReader")
+GRAPH_READERS: Family[GraphReader] = Family(
+    "format of graphs", "simulator.importers.cost_graphs", "GraphReader", "graph_formats"
+)
 
 _ENDINGS = ("txt", "json", "txt.gz", "json.gz")
 

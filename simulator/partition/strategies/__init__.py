@@ -14,4 +14,4 @@ if TYPE_CHECKING:
 
 __all__ = ["STRATEGIES"]
 
-STRATEGIES: Family[Strategy] = Family("layout", "simulator.partition.strategies", "Strategy")
+STRATEGIES: Family[Strategy] = Family("layout", "simulator.partition.strategies", "Strategy", "layouts")

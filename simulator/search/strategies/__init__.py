@@ -11,4 +11,4 @@ if TYPE_CHECKING:
 
 __all__ = ["STRATEGIES"]
 
-STRATEGIES: Family[Strategy] = Family("search strategy", "simulator.search.strategies", "Strategy")
+STRATEGIES: Family[Strategy] = Family("search strategy", "simulator.search.strategies", "Strategy", "strategies")

@@ -8,4 +8,4 @@ from simulator.registry import Family
 
 __all__ = ["ATTENTIONS"]
 
-ATTENTIONS: Family[Any] = Family("attention", "simulator.workload.blocks.attention", "Attention")
+ATTENTIONS: Family[Any] = Family("attention", "simulator.workload.blocks.attention", "Attention", "attentions")

@@ -8,4 +8,4 @@ from simulator.registry import Family
 
 __all__ = ["MIXERS"]
 
-MIXERS: Family[Any] = Family("mixer", "simulator.workload.blocks.mixer", "Mixer")
+MIXERS: Family[Any] = Family("mixer", "simulator.workload.blocks.mixer", "Mixer", "mixers")

@@ -1,0 +1,98 @@
+"""Settings of other programs that were once passed over, misread or refused in riddles."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from simulator.errors import SpecError
+from simulator.importers.imported import Imported
+from simulator.importers.jobs import import_file, load_any_job
+
+DATA = Path(__file__).parents[1] / "data" / "imports"
+AXOLOTL = """base_model: meta-llama/Meta-Llama-3-8B
+sequence_len: 4096
+micro_batch_size: 2
+bf16: auto
+"""
+
+
+def of_text(folder: Path, name: str, text: str) -> Imported:
+    (folder / name).write_text(text)
+    return import_file(folder / name)
+
+
+def lost(found: Imported) -> list[str]:
+    return [line.text.partition(":")[0] for line in found.not_understood]
+
+
+@pytest.mark.parametrize(
+    ("text", "prefetch", "left"),
+    [
+        ("fsdp: full_shard\nfsdp_config: {backward_prefetch: no_prefetch}\n", 0, []),
+        ("fsdp_config: {fsdp_sharding_strategy: FULL_SHARD, fsdp_backward_prefetch: NO_PREFETCH}\n", 0, []),
+        ("fsdp_config: {fsdp_backward_prefetch: BACKWARD_PRE}\n", 1, []),
+        (
+            "fsdp_config: {fsdp_backward_prefetch: BACKWARD_POST}\n",
+            None,
+            ["fsdp_config.fsdp_backward_prefetch"],
+        ),
+        ("fsdp_version: 2\nfsdp_config: {backward_prefetch: no_prefetch}\n", None, []),
+    ],
+)
+def test_what_fsdp_gathers_ahead_is_read(tmp_path: Path, text: str, prefetch: int | None, left: list[str]) -> None:
+    found = of_text(tmp_path, "a.yaml", AXOLOTL + text)
+    assert prefetch == found.tables["plan"].get("fsdp_prefetch")
+    assert left == lost(found)
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "warmup", "left"),
+    [
+        ("", None, ["optimizer.params.freeze_step"]),
+        (', "scheduler": {"type": "WarmupDecayLR", "params": {"total_num_steps": 100000}}', 0.23, []),
+        (
+            ', "scheduler": {"type": "WarmupDecayLR", "params": {"total_num_steps": 23000}}',
+            None,
+            ["optimizer.params.freeze_step"],
+        ),
+    ],
+)
+def test_dense_steps_of_one_bit_adam_are_a_share_of_the_run(
+    tmp_path: Path, scheduler: str, warmup: float | None, left: list[str]
+) -> None:
+    optimizer = '"optimizer": {"type": "OneBitAdam", "params": {"freeze_step": 23000}}'
+    text = f'{{"train_micro_batch_size_per_gpu": 4, "zero_optimization": {{"stage": 0}}, {optimizer}{scheduler}}}'
+    found = of_text(tmp_path, "ds.json", text)
+    assert ("one_bit", warmup) == (
+        found.tables["plan"]["gradient_exchange"],
+        found.tables["plan"].get("exchange_warmup"),
+    )
+    assert left == lost(found)
+
+
+def test_without_zero_3_nothing_is_gathered_ahead(tmp_path: Path) -> None:
+    text = AXOLOTL + "fsdp: shard_grad_op\nfsdp_config: {backward_prefetch: no_prefetch}\n"
+    (tmp_path / "a.yaml").write_text(text)
+    assert load_any_job(str(tmp_path / "a.yaml"), (), None, "dgx_h100").plan.fsdp_prefetch is None
+
+
+def test_stages_that_torchtitan_refuses_leave_its_own_default(tmp_path: Path) -> None:
+    """82 layers by 4 make 21 stages, which 2 ranks cannot share: the chunks that the layers are dealt to are said all the same."""
+    lines = (DATA / "torchtitan.toml").read_text().replace("layers_per_stage = 7", "layers_per_stage = 4")
+    lines = lines.replace("pipeline_parallel_degree = 4", "pipeline_parallel_degree = 2")
+    found = of_text(tmp_path, "t.toml", lines)
+    plan = found.tables["plan"]
+    assert "parallelism.pipeline_parallel_layers_per_stage" in lost(found)
+    assert 2 * plan.get("chunks_per_rank", 1) == len(plan["layer_split"])
+
+
+def test_a_model_that_nobody_knows_is_one_sentence_with_the_way_out(tmp_path: Path) -> None:
+    path = tmp_path / "a.yaml"
+    path.write_text(AXOLOTL.replace("meta-llama/Meta-Llama-3-8B", "nobody/knows") + "adapter: lora\nlora_r: 8\n")
+    with pytest.raises(SpecError) as refused:
+        load_any_job(str(path), (), None, "dgx_h100")
+    (line,) = str(refused.value).splitlines()
+    assert "missing keys layers, hidden, heads" in line
+    assert "Way out: --model NAME, or --model config.json" in line
