@@ -19,7 +19,7 @@ from simulator.errors import PlanError, SpecError
 from simulator.job import apply_settings, check_equal_stages, make_job
 from simulator.lowering import resolve
 from simulator.specs import Listed, Spec, validate_spec
-from simulator.specs.toml_text import toml_key, toml_value
+from simulator.specs.toml_text import toml_value
 
 __all__ = [
     "Controls",
@@ -29,7 +29,6 @@ __all__ = [
     "job_of",
     "read_controls",
     "request_of",
-    "toml_text",
 ]
 
 S = TypeVar("S", bound=Spec)
@@ -212,23 +211,6 @@ def _settings(data: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
         if isinstance(keys, Mapping):
             named = {"workload": "model", "cluster": "name"}.get(table)
             yield from ((table, key, value) for key, value in keys.items() if key != named)
-
-
-def toml_text(data: Mapping[str, Any]) -> str:
-    """Return a job as the text of a file.
-
-    >>> print(toml_text({"name": "a", "plan": {"zero_stage": 1, "layer_split": [3, 5]}}), end="")
-    name = "a"
-    <BLANKLINE>
-    [plan]
-    zero_stage = 1
-    layer_split = [3, 5]
-    """
-    lines = [f"{key} = {toml_value(value)}" for key, value in data.items() if not isinstance(value, Mapping)]
-    for table, keys in data.items():
-        if isinstance(keys, Mapping):
-            lines += ["", f"[{table}]", *(f"{toml_key(key)} = {toml_value(value)}" for key, value in keys.items())]
-    return "\n".join(lines) + "\n"
 
 
 def _refuse_paths(data: Any) -> None:

@@ -24,22 +24,22 @@ from simulator.html.controls import (
     job_of,
     read_controls,
     request_of,
-    toml_text,
 )
 from simulator.html.dropped import read_dropped
 from simulator.html.memory_data import memory_data
-from simulator.html.page import plain
 from simulator.html.report import answer_data, breakdown_data
 from simulator.html.schedule_lab import schedule_alone
 from simulator.html.step_data import timeline_data
 from simulator.job import apply_settings, make_job
 from simulator.lowering import resolve
+from simulator.report.schema import json_value
 from simulator.schedules import SCHEDULES, Shape
 from simulator.search.quick import quick_search
 from simulator.search.search import search
 from simulator.search.space import make_space
 from simulator.simulation import simulate_job
 from simulator.specs import Spec, names
+from simulator.specs.toml_text import toml_text
 from simulator.studies.training_cost import training_cost
 from simulator.units import in_unit
 from simulator.workload.precision import PRECISIONS
@@ -80,7 +80,7 @@ def answer(question: str, data: Any) -> tuple[int, dict[str, Any]]:
         "best": _best,
     }
     try:
-        return ANSWERED, plain(known[question](data))
+        return ANSWERED, json_value(known[question](data))
     except _TooLarge as error:
         return TOO_LARGE, {"error": str(error)}
     except RequestError as error:

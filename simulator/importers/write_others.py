@@ -13,7 +13,7 @@ from simulator.importers.torchtitan_stages import SCHEDULES
 from simulator.job import Job
 from simulator.lowering import resolve
 from simulator.plan.plan import Plan
-from simulator.specs.toml_text import toml_value
+from simulator.specs.toml_text import table_lines, toml_value
 from simulator.units import BYTES_PER_ELEMENT
 from simulator.workload.model import Model, load_model
 
@@ -154,7 +154,7 @@ def _toml(job: Job, tables: dict[str, dict[str, Any]]) -> str:
         lines.append(f"# torchtitan has no flavour of the shape of {job.workload.model.name}: add one to its models.")
     for table, fields in tables.items():
         if fields:
-            lines += ["", f"[{table}]", *(f"{key} = {toml_value(value)}" for key, value in fields.items())]
+            lines += table_lines(table, fields)
     return "\n".join(lines) + "\n"
 
 

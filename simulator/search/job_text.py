@@ -8,7 +8,7 @@ from typing import Any
 from simulator.errors import SimulatorError
 from simulator.hardware.power import Power
 from simulator.job import Job
-from simulator.specs.toml_text import toml_value
+from simulator.specs.toml_text import table_lines, toml_value
 from simulator.units import WRITTEN
 from simulator.workload.model import Model, load_model
 
@@ -62,7 +62,7 @@ def job_text(job: Job, found: Sequence[str] = ()) -> str:
     for name, table in tables.items():
         held = {key: value for key, value in table.items() if value is not None}
         if held:
-            lines += ["", f"[{name}]", *(f"{key} = {toml_value(value)}" for key, value in held.items())]
+            lines += table_lines(name, held)
     return "\n".join(lines) + "\n"
 
 

@@ -21,7 +21,9 @@ __all__ = [
     "parse_toml",
     "read_text",
     "read_toml",
+    "table_lines",
     "toml_key",
+    "toml_text",
     "toml_value",
 ]
 
@@ -160,3 +162,29 @@ def toml_value(value: Any) -> str:
 def toml_key(key: str) -> str:
     """Return a key as TOML has it: bare where it can be, else in quotes."""
     return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else json.dumps(key, ensure_ascii=False)
+
+
+def table_lines(name: str, values: Mapping[str, Any]) -> list[str]:
+    """Return a table as lines behind an empty one: its heading, then a line per value.
+
+    >>> table_lines("plan", {"zero_stage": 1})
+    ['', '[plan]', 'zero_stage = 1']
+    """
+    return ["", f"[{name}]", *(f"{toml_key(key)} = {toml_value(value)}" for key, value in values.items())]
+
+
+def toml_text(data: Mapping[str, Any]) -> str:
+    """Return a file's text: its own values, then its tables, whose values stand on one line each.
+
+    >>> print(toml_text({"name": "a", "plan": {"zero_stage": 1, "layer_split": [3, 5]}}), end="")
+    name = "a"
+    <BLANKLINE>
+    [plan]
+    zero_stage = 1
+    layer_split = [3, 5]
+    """
+    lines = [f"{key} = {toml_value(value)}" for key, value in data.items() if not isinstance(value, Mapping)]
+    for name, values in data.items():
+        if isinstance(values, Mapping):
+            lines += table_lines(name, values)
+    return "\n".join(lines) + "\n"
