@@ -34,6 +34,7 @@ from simulator.program.program import (
     StageMesh,
     Tensor,
 )
+from simulator.program.ragged import frozen
 
 __all__ = ["SPECIAL_DEFAULTS", "ProgramBuilder", "collective_link", "plain_segment", "transfer_link"]
 
@@ -289,6 +290,4 @@ class ProgramBuilder:
 
 
 def _fixed(values: ArrayLike, dtype: DTypeLike) -> NDArray[Any]:
-    array = np.array(values, dtype)
-    array.flags.writeable = False
-    return array
+    return frozen(np.array(values, dtype))
