@@ -28,7 +28,6 @@ __all__ = [
     "BytesPerSecond",
     "CarbonIntensity",
     "DollarsPerHour",
-    "Flops",
     "FlopsPerSecond",
     "Hertz",
     "Seconds",
@@ -146,7 +145,6 @@ class Unit:
 Seconds = Annotated[float, Unit("s", positive=False)]
 Bytes = Annotated[float, Unit("B", positive=False)]
 BytesPerSecond = Annotated[float, Unit("B/s")]
-Flops = Annotated[float, Unit("FLOP", positive=False)]
 FlopsPerSecond = Annotated[float, Unit("FLOP/s")]
 Watts = Annotated[float, Unit("W")]
 Hertz = Annotated[float, Unit("Hz")]

@@ -76,9 +76,8 @@ def collective_link(
     message: float = 0.0,
     group: tuple[str, ...] = ("dp",),
     account: str = "dp",
-    dtype: str = "bf16",
 ) -> Link:
-    """Return a collective of `message` bytes per participant over the mesh axes in `group`.
+    """Return a collective in bf16 of `message` bytes per participant over the mesh axes in `group`.
 
     >>> collective_link("bucket", "all_reduce", [0]).collective
     'all_reduce'
@@ -87,7 +86,7 @@ def collective_link(
         name=name,
         kind=COLLECTIVE,
         message=float(message),
-        dtype=dtype,
+        dtype="bf16",
         group=group,
         pipeline_ranks=tuple(ranks),
         account=account,

@@ -47,19 +47,18 @@ def read_toml(path: Path | str) -> dict[str, Any]:
     return parse_toml(read_text(path), path)
 
 
-def read_text(path: Path | str, what: str = "TOML file") -> str:
-    """Return the text of a small file; `what` it should be is named in messages.
+def read_text(path: Path | str) -> str:
+    """Return the text of a small file that should be TOML.
 
     Raises:
         SpecError: no regular file, too large, or not UTF-8.
     """
     place = shown_path(path)
-    raw = read_bytes(path, _MAX_FILE, what)
+    raw = read_bytes(path, _MAX_FILE, "TOML file")
     try:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        kind = what.removesuffix(" file")
-        raise SpecError(f"{place}: is no text file (byte {error.start} is not UTF-8); expected {kind}") from None
+        raise SpecError(f"{place}: is no text file (byte {error.start} is not UTF-8); expected TOML") from None
 
 
 def parse_toml(text: str, path: Path | str) -> dict[str, Any]:

@@ -208,19 +208,18 @@ def leave_models_out(
     start: GemmCoefficients,
     gpus: Mapping[str, Gpu],
     free: Sequence[str],
-    scale: float = 0.05,
 ) -> tuple[GemmCoefficients, dict[str, Array]]:
     """Return the fit to all measurements, and for each model its log errors under a fit that never saw it.
 
     `sigma` of the fit returned is the root mean square of those errors; outside the fitted range it is doubled.
     """
-    fitted = fit_gemm(measurements, start, gpus, free, scale)
+    fitted = fit_gemm(measurements, start, gpus, free)
     groups = model_groups(measurements)
     left: dict[str, Array] = {}
     for name in sorted(set(groups)):
         inside = [x for x, g in zip(measurements, groups, strict=True) if g != name]
         outside = [x for x, g in zip(measurements, groups, strict=True) if g == name]
-        left[name] = gemm_errors(outside, fit_gemm(inside, fitted, gpus, free, scale), gpus)
+        left[name] = gemm_errors(outside, fit_gemm(inside, fitted, gpus, free), gpus)
     errors = np.concatenate(list(left.values()))
     size = np.abs(np.expm1(errors))
     sigma = _rounded(np.sqrt(np.mean(errors**2)))
