@@ -12,7 +12,6 @@ import pytest
 from simulator.cli import main
 from simulator.collectives import ALGORITHMS, CollectiveTime, collective_seconds
 from simulator.collectives.crossing import Method, _reason_of, crossing_of, placed_alike, reason_of
-from simulator.engine.shared_links import simulate_collective
 from simulator.errors import PlanError, SpecError
 from simulator.hardware.cluster import Cluster, load_cluster
 from simulator.hardware.fabric import Fabric, describe_group, fabric_of, place_group, place_hop
@@ -20,6 +19,7 @@ from simulator.hardware.fabric_graph import build_fabric_graph, graph_of
 from simulator.hardware.topology import Lattice
 from simulator.job import load_job
 from simulator.simulation import simulate
+from tests.differential.shared_links import simulate_collective
 
 MESSAGE = 2.0**28
 STRIDED = (("tp", 8), ("dp", 16))
