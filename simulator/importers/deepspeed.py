@@ -91,9 +91,7 @@ class DeepSpeed(Importer):
         Raises:
             SpecError: no JSON object, or a value that is none of its kind.
         """
-        tree = document.tree
-        if tree is None or not isinstance(tree.data, dict):
-            raise SpecError(f"{document.place}: expected one JSON object with zero_optimization, train_batch_size, ...")
+        tree = document.tree_of("one JSON object with zero_optimization, train_batch_size, ...")
         findings = Findings(self.name)
         settings = of_tree(tree, findings)
         trainer = _automatic(settings)

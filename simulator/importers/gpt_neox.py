@@ -6,7 +6,6 @@ MLP with a gate is: megatron/model/transformer.py, ParallelMLP.
 
 from __future__ import annotations
 
-from simulator.errors import SpecError
 from simulator.importers.base import Importer
 from simulator.importers.deepspeed import read_zero
 from simulator.importers.document import Document
@@ -66,9 +65,7 @@ class GptNeoX(Importer):
         Raises:
             SpecError: no table, or a value that is none of its kind.
         """
-        tree = document.tree
-        if tree is None or not isinstance(tree.data, dict):
-            raise SpecError(f"{document.place}: expected a table of GPT-NeoX's arguments")
+        tree = document.tree_of("a table of GPT-NeoX's arguments")
         findings = Findings(self.name)
         settings = of_tree(tree, findings)
         for field, names in _SIZES.items():

@@ -69,9 +69,7 @@ class HuggingFaceConfig(Importer):
         Raises:
             SpecError: no JSON object, a model_type that cannot be read, or a shape that cannot be.
         """
-        tree = document.tree
-        if tree is None or not isinstance(tree.data, dict):
-            raise SpecError(f"{document.place}: expected one JSON object with model_type, hidden_size, ...")
+        tree = document.tree_of("one JSON object with model_type, hidden_size, ...")
         findings = Findings(self.name)
         outer, inner = _language_model(tree.data)
         config = Config(_type_of(inner, document.place), document.place, _filled(inner, tree.data, outer, findings))

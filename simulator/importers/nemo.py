@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from simulator.errors import SpecError
 from simulator.importers.base import Importer
 from simulator.importers.document import Document
 from simulator.importers.imported import Findings, Imported
@@ -90,9 +89,7 @@ class Nemo(Importer):
         Raises:
             SpecError: a value that is none of its kind.
         """
-        tree = document.tree
-        if tree is None or not isinstance(tree.data, dict):
-            raise SpecError(f"{document.place}: expected a table with model and trainer")
+        tree = document.tree_of("a table with model and trainer")
         findings = Findings(self.name)
         bridge = "trainer" not in tree.data
         tree = Tree(_resolved(tree.data, tree.data), tree.lines, tree.place)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 
-from simulator.errors import SpecError
 from simulator.importers.adapters import read_adapters
 from simulator.importers.base import Importer
 from simulator.importers.document import Document
@@ -81,13 +80,10 @@ class Trainer(Importer):
             SpecError: a value that is none of its kind.
         """
         findings = Findings(self.name)
-        tree = document.tree
-        if tree is None:
+        if document.tree is None:
             settings = read_launch(document, findings, _TRAINER.__contains__).flags
-        elif isinstance(tree.data, dict):
-            settings = of_tree(tree, findings)
         else:
-            raise SpecError(f"{document.place}: expected a table of arguments")
+            settings = of_tree(document.tree_of("a table of arguments"), findings)
         _model(settings, findings)
         _precision(settings, findings)
         _batch(settings, findings)
