@@ -46,7 +46,7 @@ class Framework(ExtendingSpec):
     receive); partitions_activations (they keep no more than their parts of a chunk's output either, and gather it again before
     its backward); tensor_parallel_overlap (input-gradient collective beside the weight-gradient GEMM);
     fuses_pairs (forward and backward of two microbatches interleaved, so that the communication of one hides under the compute of
-    the other; else one after the other); separate_communicators (gathers and reductions do not queue behind each other).
+    the other; else one after the other).
     Attention: repeats_keys (keys and values are repeated for every query head before the kernel, so that kernel and exchange see
     all of them); ring_in_fp32 (a ring of context parallelism joins partial results by plain fp32 operations);
     ring_traced (the ring is part of a compiled graph: fp32 results are joined by one kernel, and every exchange is waited for
@@ -197,7 +197,6 @@ class Framework(ExtendingSpec):
     partitions_activations: bool = False
     tensor_parallel_overlap: bool
     fuses_pairs: bool
-    separate_communicators: bool
     shards_in_master_precision: bool
     fsdp_prefetch: int = Field(ge=0, le=16)
     reshards_after_forward: bool
