@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -38,6 +39,13 @@ def pytest_sessionfinish() -> None:
 def little_remembered() -> None:
     """For tests that fork: a child need not copy, and let go of, what all the tests before have left to be remembered."""
     forget_all()
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder in which the test runs."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
 
 
 @pytest.fixture

@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from simulator.cli import main
 from simulator.collectives import ALGORITHMS, CollectiveTime, collective_seconds
 from simulator.collectives.crossing import Method, _reason_of, crossing_of, placed_alike, reason_of
 from simulator.errors import PlanError, SpecError
@@ -185,26 +185,19 @@ oversubscription = 8
 """
 
 
-def call(*arguments: str) -> int:
-    with pytest.raises(SystemExit) as left:
-        main(arguments)
-    return int(left.value.code or 0)
-
-
-def test_the_command_prices_groups_side_by_side_on_a_cluster_of_ones_own(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_prices_groups_side_by_side_on_a_cluster_of_ones_own(tmp_path: Path, dtsim: Any) -> None:
     path = tmp_path / "mine.toml"
     path.write_text(FILE)
     base = ["collective", "all_reduce", "--size", "256MiB", "--cluster", str(path), "--ranks", "16", "--nodes", "16"]
     seconds = []
     for groups in ("1", "8"):
-        assert 0 == call(*base, "--groups", groups, "--algorithm", "ring", "--json")
-        answer = json.loads(capsys.readouterr().out)
+        code, out, _ = dtsim(*base, "--groups", groups, "--algorithm", "ring", "--json")
+        assert 0 == code
+        answer = json.loads(out)
         assert "steps" == answer["provenance"]["engine"]
         seconds.append(answer["time_s"]["value"])
     assert seconds[0] == pytest.approx(seconds[1], rel=1e-3), "each group has its own rail and leaf"
-    assert 2 == call(*base, "--groups", "9")
+    assert 2 == dtsim(*base, "--groups", "9")[0]
 
 
 def test_half_a_topology_is_refused(tmp_path: Path) -> None:

@@ -30,9 +30,8 @@ RECORDED = [(1024, 16.1e-6), (65536, 21.0e-6), (2**20, 38.2e-6), (2**26, 329.1e-
 
 
 @pytest.fixture
-def dtsim(dtsim: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+def dtsim(dtsim: Any, here: Path) -> Any:
     """The command, run in an empty folder."""
-    monkeypatch.chdir(tmp_path)
     return dtsim
 
 
