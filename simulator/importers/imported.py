@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from simulator.errors import shortened
 from simulator.report.schema import SCHEMA_VERSION
 
 __all__ = ["Assumed", "Findings", "Imported", "Line", "Read", "again", "brief"]
@@ -110,7 +111,7 @@ def brief(text: object) -> str:
     """Return a text of a file as it may be shown: one line, at most 200 characters."""
     line = " ".join(str(text).split())
     line = "".join(c if c.isprintable() else "?" for c in line)
-    return line if len(line) <= _LONGEST else line[: _LONGEST - 3] + "..."
+    return shortened(line, _LONGEST)
 
 
 @dataclass(slots=True)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from simulator.errors import UnknownNameError
+from simulator.errors import UnknownNameError, shortened
 from simulator.options.option import declared
 from simulator.options.page import default, matters_with, values
 from simulator.plan.plan import Plan
@@ -153,7 +153,7 @@ def list_kind(kind: str) -> list[tuple[str, str]]:
 
         return [(name, "") for name in KINDS]
     if kind == "options":
-        return [(option.name, _short(option.doc)) for option in declared(Plan).values()]
+        return [(option.name, shortened(option.doc, 110)) for option in declared(Plan).values()]
     if kind in FAMILIES:
         return [(name, _first_line(member)) for name, member in _family(kind).members.items()]
     return [(name, _brief(kind, name)) for name in names(kind)]
@@ -203,11 +203,7 @@ def _brief(kind: str, name: str) -> str:
         text = templates[kind]() if kind in templates else ""
     except (KeyError, AttributeError, TypeError):
         text = "(its file is wrong: dtsim show says how)"
-    return _short(text)
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= 110 else text[:107] + "..."
+    return shortened(text, 110)
 
 
 def _rounded(quantity: str) -> str:

@@ -51,7 +51,7 @@ def descend(run: Run, looked: list[Looked], tries: int) -> None:
     """
     been: set[int] = set()
     while not run.over and len(run.candidates) < tries:
-        looked = [one for one in sorted(looked, key=_order) if _promising(run, one)]
+        looked = [one for one in sorted(looked, key=Looked.order) if _promising(run, one)]
         if looked:
             run.simulate(looked[: min(_TOGETHER, tries - len(run.candidates))])
             continue
@@ -75,10 +75,6 @@ def _place(run: Run) -> int | None:
         return run.best[0].point.number
     lacks = {n: c.peak_memory / c.capacity for n, c in run.candidates.items()} | dict(run.large)
     return min(lacks, key=lambda number: (lacks[number], number), default=None)
-
-
-def _order(one: Looked) -> tuple[float, int]:
-    return one.bound, one.point.number
 
 
 def _around(space: Space, number: int) -> Iterator[int]:
