@@ -111,7 +111,7 @@ class Unit:
     symbol: str
     positive: bool = True
 
-    def validate(self, value: Any, from_file: bool) -> float:
+    def validate(self, value: object, from_file: bool) -> float:
         """Return the SI value; raise ValueError with the rule when it is no such quantity."""
         noun, example = _NOUNS[self.symbol]
         if isinstance(value, str):

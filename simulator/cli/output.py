@@ -43,7 +43,7 @@ def print_json(answer: dict[str, Any], kind: str) -> None:
     print(json_text(answer, kind))
 
 
-def json_text(answer: dict[str, Any], kind: str) -> str:
+def json_text(answer: dict[str, object], kind: str) -> str:
     """Return an answer as JSON: version of the schema, kind, and provenance, where it does not say them itself (`cli.answers`)."""
     from simulator import __version__
     from simulator.report.schema import SCHEMA_VERSION, json_value
@@ -162,12 +162,12 @@ def _listen() -> None:
     class Tell(event.Listener):
         told = False
 
-        def on_start(self, event: Any) -> None:
+        def on_start(self, event: object) -> None:
             if not self.told:
                 self.told = True
                 note("compiling the engine once (a few seconds) ...")
 
-        def on_end(self, event: Any) -> None:
+        def on_end(self, event: object) -> None:
             """Nothing to say."""
 
     event.register("numba:compile", Tell())  # type: ignore[no-untyped-call]

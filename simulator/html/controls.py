@@ -126,7 +126,7 @@ def request_of(data: Any, cls: type[S]) -> S:
 def job_of(controls: Controls) -> dict[str, Any]:
     """Return the data of the job file that controls stand for."""
     c, replicas = controls, controls.replicas
-    plan: dict[str, Any] = {"tensor_parallel": c.tensor_parallel, "pipeline_parallel": c.pipeline_parallel}
+    plan: dict[str, object] = {"tensor_parallel": c.tensor_parallel, "pipeline_parallel": c.pipeline_parallel}
     plan |= {"context_parallel": c.context_parallel} if c.context_parallel > 1 else {}
     plan |= {"data_parallel": replicas}
     plan |= {"expert_parallel": c.expert_parallel} if c.expert_parallel > 1 else {}
@@ -138,13 +138,13 @@ def job_of(controls: Controls) -> dict[str, Any]:
     plan |= {"sequence_parallel": True} if c.sequence_parallel and c.tensor_parallel > 1 else {}
     plan |= {key: value for key in ("recompute", "attention") if (value := getattr(c, key))}
     plan |= {"framework": c.framework}
-    workload: dict[str, Any] = {} if c.table is not None else {"model": c.model}
+    workload: dict[str, object] = {} if c.table is not None else {"model": c.model}
     workload |= {
         "sequence_length": c.sequence_length,
         "global_batch_size": c.microbatches * c.microbatch_size * replicas,
         "precision": c.precision,
     }
-    data: dict[str, Any] = {"name": c.name, "workload": workload}
+    data: dict[str, object] = {"name": c.name, "workload": workload}
     data |= {"model": c.table} if c.table is not None else {}
     data |= {"plan": plan, "cluster": {"name": c.cluster, "gpus": c.gpus}}
     whole = apply_settings(data, c.more)
@@ -152,7 +152,7 @@ def job_of(controls: Controls) -> dict[str, Any]:
     return whole
 
 
-def controls_of(data: Mapping[str, Any], place: str) -> dict[str, Any]:
+def controls_of(data: Mapping[str, Any], place: str) -> dict[str, object]:
     """Return the controls of a job file's data, every choice that it leaves open made.
 
     Raises:
@@ -206,7 +206,7 @@ def command_line(data: Mapping[str, Any]) -> str:
     return shlex.join(words)
 
 
-def _settings(data: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
+def _settings(data: Mapping[str, object]) -> Iterator[tuple[str, str, object]]:
     for table, keys in data.items():
         if isinstance(keys, Mapping):
             named = {"workload": "model", "cluster": "name"}.get(table)
@@ -220,7 +220,7 @@ def _refuse_paths(data: Any) -> None:
         RequestError: a text looks like a path, or there are too many values, or too deep ones.
     """
     count = 0
-    waiting: list[tuple[Any, int]] = [(data, 0)]
+    waiting: list[tuple[object, int]] = [(data, 0)]
     while waiting:
         value, depth = waiting.pop()
         count += 1

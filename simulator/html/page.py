@@ -67,7 +67,7 @@ def picture_html(title: str, picture: Path) -> str:
     return f'<section>\n<h2>{said}</h2>\n<img alt="{said}" src="data:image/png;base64,{image}">\n</section>'
 
 
-def _json_block(data: Any) -> str:
+def _json_block(data: object) -> str:
     """JSON that cannot end the block it stands in."""
     text = json.dumps(json_value(data), allow_nan=False, ensure_ascii=False, separators=(",", ":"))
     return text.replace("<", "\\u003c")

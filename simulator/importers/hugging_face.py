@@ -144,7 +144,7 @@ def _all_ones(value: Any) -> bool:
 
 def _filled(
     config: dict[str, Any], whole: dict[str, Any], outer: tuple[str, ...], findings: Findings
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """A language model inside another is saved without what equals its class's defaults: those are put back."""
     if not outer:
         return config

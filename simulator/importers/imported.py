@@ -139,7 +139,7 @@ class Findings:
         self._set(name, value)
         self.assumed.append(Assumed(field=name, value=value, why=why))
 
-    def assumed_key(self, key: str, value: Any, why: str) -> None:
+    def assumed_key(self, key: str, value: object, why: str) -> None:
         """Add a value that the file leaves to its program, and that fields were made of."""
         self.assumed.append(Assumed(field=key, value=value, why=why))
 
@@ -181,7 +181,7 @@ class Findings:
             per_replica=self.per_replica,
         )
 
-    def _set(self, name: str, value: Any) -> None:
+    def _set(self, name: str, value: object) -> None:
         table, _, key = name.partition(".")
         self.tables.setdefault(table, {})[key] = value
         self.assumed = [a for a in self.assumed if a.field != name]

@@ -106,7 +106,7 @@ class Nemo(Importer):
         return findings.done()
 
 
-def _resolved(value: Any, root: dict[str, Any]) -> Any:
+def _resolved(value: Any, root: dict[str, object]) -> object:
     """Values with pointers such as ${.hidden_size} and ${multiply:4, ${.hidden_size}} replaced, where they lead to a number or word."""
     if isinstance(value, dict):
         return {key: _resolved(inner, root) for key, inner in value.items()}
@@ -121,10 +121,10 @@ def _resolved(value: Any, root: dict[str, Any]) -> Any:
     return value if found is None or isinstance(found, dict | list) or "${" in str(found) else found
 
 
-def _target(root: dict[str, Any], path: str) -> Any:
+def _target(root: dict[str, Any], path: str) -> object:
     """What a dotted path leads to from the top, or inside the model."""
     for start in (root, root.get("model")):
-        value: Any = start
+        value: object = start
         for key in path.split("."):
             value = value.get(key) if isinstance(value, dict) else None
         if value is not None:

@@ -7,7 +7,7 @@ a release its predecessor, a fork what it came from.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
@@ -308,13 +308,13 @@ class Framework(ExtendingSpec):
                         raise ValueError(str(error)) from None
         return self
 
-    def lacks(self, plan: Plan, schedule: str | None = None) -> dict[str, Any]:
+    def lacks(self, plan: Plan, schedule: str | None = None) -> dict[str, object]:
         """Return the choices of a plan that keep it from being one that the code runs; {} = it runs it, or nobody looked it up.
 
         Args:
             schedule: by its own name; None where there is none, or it is the user's own.
         """
-        found: dict[str, Any] = {}
+        found: dict[str, object] = {}
         for kind in self.supports:
             chosen = {field: schedule if field == "schedule" else getattr(plan, field) for field in kind}
             beyond = {field: value for field, value in chosen.items() if value is not None and value not in kind[field]}
@@ -323,7 +323,7 @@ class Framework(ExtendingSpec):
             found |= beyond
         return found
 
-    def can(self, field: str, value: Any) -> bool:
+    def can(self, field: str, value: object) -> bool:
         """Return whether the code runs any plan in which a field has this value."""
         allowed = [kind.get(field) for kind in self.supports]
         return not allowed or value is None or any(values is None or value in values for values in allowed)

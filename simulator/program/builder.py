@@ -278,7 +278,7 @@ class ProgramBuilder:
     def _special_columns(self) -> dict[str, Any]:
         """Return the columns that few programs need; a group whose rows are all ordinary stays empty."""
         types = {"count": np.int8, "slice": np.int16, "slices": np.int16}
-        out: dict[str, Any] = {}
+        out: dict[str, object] = {}
         for group in (("count",), ("slice", "slices"), ("second_chunk", "second_microbatch")):
             if any(row[name] != SPECIAL_DEFAULTS[name] for name in group for row in self._rows):
                 out |= {name: self._column(name, types.get(name, np.int32)) for name in group}

@@ -13,7 +13,7 @@ __all__ = ["SCHEMA_VERSION", "json_value"]
 SCHEMA_VERSION = 1
 
 
-def json_value(value: Any) -> Any:
+def json_value(value: object) -> Any:
     """Return a value as JSON has it: numbers that it lacks (NaN, infinity) become null, arrays lists.
 
     >>> json_value({"a": (1.0, float("inf"))})

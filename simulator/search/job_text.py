@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from simulator.errors import SimulatorError
 from simulator.hardware.power import Power
@@ -31,7 +30,7 @@ def job_text(job: Job, found: Sequence[str] = ()) -> str:
     """
     work = job.workload
     named = _is_shipped(work.model)
-    workload: dict[str, Any] = {"model": work.model.name} if named else {}
+    workload: dict[str, object] = {"model": work.model.name} if named else {}
     workload |= {
         "sequence_length": work.sequence_length,
         "global_batch_size": work.global_batch_size,
@@ -50,7 +49,7 @@ def job_text(job: Job, found: Sequence[str] = ()) -> str:
         **job.cluster.changes.model_dump(exclude_none=True, context=WRITTEN),
         "parts": parts or None,
     }
-    tables: dict[str, dict[str, Any]] = {
+    tables: dict[str, dict[str, object]] = {
         "workload": workload,
         "model": {} if named else work.model.model_dump(exclude_unset=True, exclude={"aliases", "sources"}),
         "plan": job.plan.model_dump(exclude_unset=True, context=WRITTEN),

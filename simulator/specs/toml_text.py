@@ -61,7 +61,7 @@ def read_text(path: Path | str) -> str:
         raise SpecError(f"{place}: is no text file (byte {error.start} is not UTF-8); expected TOML") from None
 
 
-def parse_toml(text: str, path: Path | str) -> dict[str, Any]:
+def parse_toml(text: str, path: Path | str) -> dict[str, object]:
     """Return a TOML text as a dict; `path` is named in messages.
 
     Raises:
@@ -79,13 +79,13 @@ def parse_toml(text: str, path: Path | str) -> dict[str, Any]:
         raise SpecError(f"{shown_path(path)}: is no TOML that can be read: {why}") from None
 
 
-def checked(data: Mapping[str, Any], place: str) -> Mapping[str, Any]:
+def checked(data: Mapping[str, Any], place: str) -> Mapping[str, object]:
     """Return what was read.
 
     Raises:
         SpecError: it is nested too deeply, or has a number of a magnitude that nothing has.
     """
-    waiting: list[tuple[Any, KeyPath]] = [(data, ())]
+    waiting: list[tuple[object, KeyPath]] = [(data, ())]
     while waiting:
         value, at = waiting.pop()
         if isinstance(value, Mapping | list):
@@ -163,7 +163,7 @@ def toml_key(key: str) -> str:
     return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else json.dumps(key, ensure_ascii=False)
 
 
-def table_lines(name: str, values: Mapping[str, Any]) -> list[str]:
+def table_lines(name: str, values: Mapping[str, object]) -> list[str]:
     """Return a table as lines behind an empty one: its heading, then a line per value.
 
     >>> table_lines("plan", {"zero_stage": 1})
@@ -172,7 +172,7 @@ def table_lines(name: str, values: Mapping[str, Any]) -> list[str]:
     return ["", f"[{name}]", *(f"{toml_key(key)} = {toml_value(value)}" for key, value in values.items())]
 
 
-def toml_text(data: Mapping[str, Any]) -> str:
+def toml_text(data: Mapping[str, object]) -> str:
     """Return a file's text: its own values, then its tables, whose values stand on one line each.
 
     >>> print(toml_text({"name": "a", "plan": {"zero_stage": 1, "layer_split": [3, 5]}}), end="")

@@ -219,7 +219,9 @@ def lower_bound(
     return float((head + np.maximum(work + away + tail, turnover)).max())
 
 
-def _problem(shape: Shape, forward: Any, input_grad: Any, weight_grad: Any, transfer: float, limit: Any) -> _Problem:
+def _problem(
+    shape: Shape, forward: Times, input_grad: Times, weight_grad: Times, transfer: float, limit: float | None
+) -> _Problem:
     p, v = shape.ranks, shape.chunks_per_rank
     times = np.empty((3, p))
     for row, (name, given) in enumerate(

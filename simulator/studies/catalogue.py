@@ -167,7 +167,7 @@ def _family(kind: str) -> Family[Any]:
     return found
 
 
-def _first_line(member: Any) -> str:
+def _first_line(member: object) -> str:
     return (type(member).__doc__ or "").strip().split("\n")[0]
 
 
@@ -414,14 +414,14 @@ def _picture(schedule: str) -> str:
     return render_timeline(figures.program, figures.trace)
 
 
-def _flat(table: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
-    out: list[tuple[str, Any]] = []
+def _flat(table: dict[str, object], prefix: str = "") -> list[tuple[str, object]]:
+    out: list[tuple[str, object]] = []
     for key, value in table.items():
         out += _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else [(prefix + key, value)]
     return out
 
 
-def _said(value: Any) -> str:
+def _said(value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, list) and value and all(isinstance(one, dict) for one in value):

@@ -130,7 +130,7 @@ class LayoutFigures:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON answer of `dtsim layout`."""
-        out: dict[str, Any] = {
+        out: dict[str, object] = {
             "model": self.model,
             "layout": self.layout,
             "mesh": dict(self.mesh),
@@ -157,7 +157,7 @@ class LayoutFigures:
         return out
 
 
-def _op_dict(block: Block, op: OpFigures, mesh: Mesh) -> dict[str, Any]:
+def _op_dict(block: Block, op: OpFigures, mesh: Mesh) -> dict[str, object]:
     derived, seconds = op.derived, op.seconds
     collectives = [_collective_dict(c) for c in derived.collectives]
     out = {
@@ -190,7 +190,7 @@ def _op_dict(block: Block, op: OpFigures, mesh: Mesh) -> dict[str, Any]:
     return out
 
 
-def _collective_dict(c: Collective) -> dict[str, Any]:
+def _collective_dict(c: Collective) -> dict[str, object]:
     return {
         "kind": c.kind,
         "axes": list(c.axes),

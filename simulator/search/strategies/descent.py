@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from typing import Any
 
 from simulator.search.candidate import Looked
 from simulator.search.run import Run
@@ -80,7 +79,7 @@ def _place(run: Run) -> int | None:
 def _around(space: Space, number: int) -> Iterator[int]:
     """Plans that differ in one field, or by a power of two handed from one degree to another; each once."""
     here = space.at(number).values
-    changes: list[dict[str, Any]] = [
+    changes: list[dict[str, object]] = [
         {field: value} for field, values in space.ranges.items() for value in values if value != here[field]
     ]
     degrees = [field for field in space.ranges if field in DEGREES]
