@@ -200,7 +200,6 @@ def _memory(settings: Settings, findings: Findings) -> None:
             )
     kernel = settings.take("attn_implementation", "attn_impl", "flash_attn", "flash_attention")
     if kernel is not None:
-        word = str(kernel.value).lower()
         known = {
             "flash_attention_2": "flash2",
             "fa2": "flash2",
@@ -209,13 +208,8 @@ def _memory(settings: Settings, findings: Findings) -> None:
             "eager": "unfused",
             "flash_attention_3": "flash3",
         }
-        if word in known:
-            settings.put("plan.attention", kernel, known[word])
-        else:
-            settings.refuse(kernel, "known: " + ", ".join(known))
-    clip = settings.number("max_grad_norm")
-    if clip is not None:
-        findings.put("plan.clip_gradients", clip > 0, settings.said("max_grad_norm"))
+        settings.put_known("plan.attention", kernel, known, str(kernel.value).lower())
+    settings.put_clipping("max_grad_norm")
     liger = settings.flag(*_LIGER)
     beside = {"hugging_face_fsdp": "hugging_face_liger", "hugging_face_deepspeed": "hugging_face_deepspeed_liger"}
     with_liger = beside.get(findings.get("plan.framework"))
