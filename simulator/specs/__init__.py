@@ -9,7 +9,7 @@ in the working directory first, then in the data that came with the package: a u
 
 from __future__ import annotations
 
-from simulator.specs.extends import Resolved, lineage, resolve
+from simulator.specs.extends import lineage, resolve
 from simulator.specs.files import CsvRows, read_bytes, replacing, write_text
 from simulator.specs.folders import KINDS, data_roots, find_spec, is_path, names, working_folder
 from simulator.specs.loading import (
@@ -26,7 +26,7 @@ from simulator.specs.loading import (
     load_spec,
     validate_spec,
 )
-from simulator.specs.toml_text import key_lines, read_text, read_toml
+from simulator.specs.toml_text import key_lines, read_toml
 
 __all__ = [
     "KINDS",
@@ -37,7 +37,6 @@ __all__ = [
     "Name",
     "NamedSpec",
     "Names",
-    "Resolved",
     "Spec",
     "data_roots",
     "files_as_they_are",
@@ -50,7 +49,6 @@ __all__ = [
     "load_spec",
     "names",
     "read_bytes",
-    "read_text",
     "read_toml",
     "replacing",
     "resolve",
