@@ -15,7 +15,7 @@ from simulator.calibration.collectives.read.log_file import read_log
 from simulator.calibration.kernels.attention import read_attention_csv
 from simulator.calibration.kernels.gemm import read_gemm_csv
 from simulator.calibration.kernels.memory_bound import read_memory_csv
-from simulator.errors import SpecError
+from simulator.errors import CalibrationError, SpecError
 from simulator.hardware.cluster import load_cluster
 from simulator.probes.collectives import format_table
 from simulator.probes.kernels import write_rows
@@ -140,3 +140,10 @@ def test_measure_calibrate_predict_compare_on_a_processor(dtsim: Any, tmp_path: 
     code, out, err = dtsim("run", "--model", "gpt3_125m", "--cluster", "this_machine", "--json")
     assert 0 == code, err
     assert json.loads(out)["step_time_s"]["value"] > 0
+
+
+def test_a_row_that_cannot_be_read_is_named_by_its_line_in_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "memory.csv"
+    path.write_text("# by hand\n# twice\nop,bytes,time_ms\n# a pause\ncopy,1e9,1\ncopy,none,1\n")
+    with pytest.raises(CalibrationError, match=r"memory\.csv, line 6: could not convert"):
+        read_memory_csv(path)
