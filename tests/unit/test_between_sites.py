@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -13,6 +12,7 @@ from simulator.goodput.between_sites import exchange_between
 from simulator.goodput.study import goodput
 from simulator.hardware.sites import Sites
 from simulator.job import load_job
+from tests.command import Dtsim
 from tests.unit.test_goodput_cli import FAILS, PLAIN
 
 WEIGHTS, STEP = 8e9, 5.0
@@ -49,7 +49,7 @@ def test_the_way_out_is_never_faster_than_itself() -> None:
     assert 320.0 / 10 == pytest.approx(exchange_between(narrow, WEIGHTS, STEP).step)
 
 
-def test_a_run_on_four_sites(tmp_path: Path, dtsim: Any) -> None:
+def test_a_run_on_four_sites(tmp_path: Path, dtsim: Dtsim) -> None:
     """Four times the tokens per step, GPUs and failures; steps longer by the exchange."""
     path = tmp_path / "job.toml"
     path.write_text(PLAIN + FAILS)

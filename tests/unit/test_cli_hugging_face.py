@@ -13,6 +13,7 @@ from simulator.importers.hugging_face import model_from_config
 from simulator.importers.jobs import import_file
 from simulator.specs import validate_spec
 from simulator.workload.model import Model, load_model
+from tests.command import Dtsim
 
 LLAMA3 = {
     "model_type": "llama",
@@ -237,7 +238,7 @@ def test_a_factor_of_yarn_that_is_no_number_is_refused(tmp_path: Path) -> None:
         read(tmp_path, GPT_OSS | {"rope_scaling": {"rope_type": "yarn", "factor": "many"}})
 
 
-def test_a_job_written_of_a_config_has_the_plan_that_the_config_runs_with(here: Path, dtsim: Any) -> None:
+def test_a_job_written_of_a_config_has_the_plan_that_the_config_runs_with(here: Path, dtsim: Dtsim) -> None:
     Path("config.json").write_text(json.dumps(LLAMA3))
     dtsim("import", "config.json", "--cluster", "h100_x8", "-o", "job.toml")
     answers = []

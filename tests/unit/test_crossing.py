@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -19,6 +18,7 @@ from simulator.hardware.fabric_graph import build_fabric_graph, graph_of
 from simulator.hardware.topology import Lattice
 from simulator.job import load_job
 from simulator.simulation import simulate
+from tests.command import Dtsim
 from tests.differential.shared_links import simulate_collective
 
 MESSAGE = 2.0**28
@@ -185,7 +185,7 @@ oversubscription = 8
 """
 
 
-def test_the_command_prices_groups_side_by_side_on_a_cluster_of_ones_own(tmp_path: Path, dtsim: Any) -> None:
+def test_the_command_prices_groups_side_by_side_on_a_cluster_of_ones_own(tmp_path: Path, dtsim: Dtsim) -> None:
     path = tmp_path / "mine.toml"
     path.write_text(FILE)
     base = ["collective", "all_reduce", "--size", "256MiB", "--cluster", str(path), "--ranks", "16", "--nodes", "16"]

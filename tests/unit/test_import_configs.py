@@ -13,6 +13,7 @@ from simulator.importers.jobs import import_files, load_any_job
 from simulator.importers.trees import parse_yaml
 from simulator.lowering.steps.assign import ends_as_layers
 from simulator.workload.model import load_model
+from tests.command import Dtsim
 
 DATA = Path(__file__).parents[1] / "data" / "imports"
 
@@ -231,7 +232,7 @@ def test_a_pipeline_order_of_pytorch_becomes_the_schedule(tmp_path: Path) -> Non
         import_files([tmp_path / "bad.csv"])
 
 
-def test_a_written_job_runs(tmp_path: Path, dtsim: Any) -> None:
+def test_a_written_job_runs(tmp_path: Path, dtsim: Dtsim) -> None:
     path = tmp_path / "job.toml"
     code, out, _ = dtsim("import", str(DATA / "torchtitan.toml"), "--cluster", "dgx_h100", "-o", str(path), "--json")
     answer = json.loads(out)

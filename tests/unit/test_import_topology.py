@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from simulator.errors import SpecError
 from simulator.hardware.cluster import load_cluster
 from simulator.importers.jobs import import_files
+from tests.command import Dtsim
 
 DATA = Path(__file__).parents[1] / "data" / "imports"
 
 
-def test_nccl_xml_becomes_a_cluster_that_can_be_used(here: Path, dtsim: Any) -> None:
+def test_nccl_xml_becomes_a_cluster_that_can_be_used(here: Path, dtsim: Dtsim) -> None:
     answer = import_files([DATA / "topo.xml"]).to_dict()
     assert {"gpus": 2, "name": "topo"} == answer["job"]["cluster"]
     assert ["<marvel>"] == [line["text"] for line in answer["not_understood"]]

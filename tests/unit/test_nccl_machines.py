@@ -15,6 +15,7 @@ from simulator.calibration.collectives.read.tidy_logs import describe_row
 from simulator.calibration.collectives.tool import collect_logs
 from simulator.collectives import collective_seconds
 from simulator.errors import CalibrationError
+from tests.command import Dtsim
 
 DATA = Path(__file__).parents[1] / "data"
 RAW = DATA / "nccl_raw"
@@ -191,7 +192,7 @@ def test_a_collective_is_known_by_any_usual_spelling(kind: str) -> None:
     )
 
 
-def test_an_index_of_odd_spellings_is_validated_row_by_row(tmp_path: Path, dtsim: Any) -> None:
+def test_an_index_of_odd_spellings_is_validated_row_by_row(tmp_path: Path, dtsim: Dtsim) -> None:
     rows = [
         ROW
         | {

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import random
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -14,6 +13,7 @@ from simulator.importers.jobs import import_file
 from simulator.importers.steps import Steps, steady
 from simulator.job import load_job
 from simulator.simulation import simulate_job
+from tests.command import Dtsim
 
 
 def megatron(step: float, lines: int = 60, batch: int = 256) -> str:
@@ -86,7 +86,7 @@ def test_another_batch_is_refused(tmp_path: Path) -> None:
         steps.step_time(tokens=1, batch=512, gpus=8)
 
 
-def test_a_log_stands_beside_the_prediction(tmp_path: Path, dtsim: Any) -> None:
+def test_a_log_stands_beside_the_prediction(tmp_path: Path, dtsim: Dtsim) -> None:
     def run(*arguments: str) -> tuple[int, dict[str, object]]:
         code, out, _ = dtsim("run", "gpt3_13b_2xdgx_a100", "--json", *arguments)
         return code, json.loads(out) if out else {}
@@ -102,7 +102,7 @@ def test_a_log_stands_beside_the_prediction(tmp_path: Path, dtsim: Any) -> None:
     assert 2 == run("--measured", str(tmp_path / "none.log"))[0]
 
 
-def test_strict_leaves_with_a_code_of_its_own(dtsim: Any) -> None:
+def test_strict_leaves_with_a_code_of_its_own(dtsim: Dtsim) -> None:
     for arguments, code in (
         (["llama_7b_4x4090"], 0),
         (["llama_7b_4x4090", "--strict"], 3),

@@ -14,6 +14,7 @@ from simulator.simulation import simulate_job
 from simulator.studies.explanation import explain
 from simulator.studies.stragglers import find_stragglers
 from simulator.studies.variation import Variation, vary
+from tests.command import Dtsim
 
 SMALL = ("workload.global_batch_size=256",)
 NOISE = (*SMALL, "jitter.compute=0.02", "jitter.gpus=0.03", "jitter.collectives=[1.0,1.0,2.0]")
@@ -138,7 +139,7 @@ def test_a_job_with_parts_is_explained() -> None:
     assert sum(s for _, s in explain(job, prediction).ladder) == pytest.approx(prediction.step_time)
 
 
-def test_run_and_explain_tell_of_noise_and_parts(dtsim: Any) -> None:
+def test_run_and_explain_tell_of_noise_and_parts(dtsim: Dtsim) -> None:
     settings = ["--set", "jitter.compute=0.05", "--set", "cluster.parts=[{ranks=1,clock=0.5}]"]
     code, out, _ = dtsim("run", "gpt2_124m_2gpu", *settings, "--samples", "20", "--seed", "7", "--json")
     found = json.loads(out)
@@ -155,7 +156,7 @@ def test_run_and_explain_tell_of_noise_and_parts(dtsim: Any) -> None:
 
 
 @pytest.mark.parametrize("arguments", [["--samples", "5"], ["--seed", "1"], ["--set", "jitter.compute=-1"]])
-def test_noise_that_has_no_effect_is_the_users_mistake(dtsim: Any, arguments: list[str]) -> None:
+def test_noise_that_has_no_effect_is_the_users_mistake(dtsim: Dtsim, arguments: list[str]) -> None:
     code, out, error = dtsim("run", "gpt2_124m_2gpu", *arguments)
     assert (2, "") == (code, out)
     assert 1 == len(error.strip().splitlines())
