@@ -7,7 +7,6 @@ instead (`explained`), so that a hint never leads to a field of another meaning.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from simulator.errors import SpecError
 
@@ -119,13 +118,13 @@ def short(field: str) -> str:
     return "cluster" if field == "cluster.name" else field.partition(".")[2] or field
 
 
-def renamed_tables(data: Mapping[str, Any], place: str) -> dict[str, Any]:
+def renamed_tables(data: Mapping[str, object], place: str) -> dict[str, object]:
     """Return a job's tables with our own names.
 
     Raises:
         SpecError: a field is given under two names.
     """
-    out: dict[str, Any] = {}
+    out: dict[str, object] = {}
     for table, fields in data.items():
         out[table] = fields
         if not isinstance(fields, Mapping):

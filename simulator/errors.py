@@ -33,6 +33,7 @@ __all__ = [
     "nearest",
     "nearest_few",
     "refuse",
+    "shortened",
 ]
 
 
@@ -140,3 +141,12 @@ def nearest_few(name: str, known: Iterable[str], count: int = 3) -> list[str]:
     ['chimera', 'hanayo']
     """
     return difflib.get_close_matches(name.lower()[:100], list(known), n=count, cutoff=0.0)
+
+
+def shortened(text: str, most: int) -> str:
+    """Return a text that is cut where nobody reads on.
+
+    >>> shortened("a text", 6), shortened("a text", 5)
+    ('a text', 'a ...')
+    """
+    return text if len(text) <= most else text[: most - 3] + "..."

@@ -257,7 +257,7 @@ def _check_bare(settings: Iterable[str]) -> None:
     check_keys(setting for setting in settings if "=" in setting[1:] and "." not in setting.partition("=")[0])
 
 
-def apply_settings(data: Mapping[str, Any], settings: Iterable[str]) -> dict[str, Any]:
+def apply_settings(data: Mapping[str, Any], settings: Iterable[str]) -> dict[str, object]:
     """Return a job's data with `table.key=value` settings applied; values are read as TOML, else as text.
 
     >>> apply_settings({"plan": {"zero_stage": 1}}, ["plan.zero_stage=3", "plan.schedule=chimera"])

@@ -7,6 +7,7 @@ A family is a package with one member per file: `Family("schedule", "simulator.s
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import inspect
@@ -117,6 +118,19 @@ class Family(Generic[Member]):
             shown_by = f"dtsim list {self.listed}" if self.listed else ""
             raise UnknownNameError(self.kind, name, self.members, shown_by=shown_by, aliases=others)
         return self.members[self._aliases[key]]
+
+    @contextlib.contextmanager
+    def trying(self, member: Member) -> Iterator[None]:
+        """A member that is not saved in the family's folder is known by its name inside."""
+        before = dict(self.members)
+        self.members[member.name] = member
+        self.__dict__.pop("_aliases", None)
+        try:
+            yield
+        finally:
+            self.members.clear()
+            self.members.update(before)
+            self.__dict__.pop("_aliases", None)
 
     def __contains__(self, name: str) -> bool:
         return _plain(name) in self._aliases

@@ -28,7 +28,6 @@ __all__ = [
     "BytesPerSecond",
     "CarbonIntensity",
     "DollarsPerHour",
-    "Flops",
     "FlopsPerSecond",
     "Hertz",
     "Seconds",
@@ -112,7 +111,7 @@ class Unit:
     symbol: str
     positive: bool = True
 
-    def validate(self, value: Any, from_file: bool) -> float:
+    def validate(self, value: object, from_file: bool) -> float:
         """Return the SI value; raise ValueError with the rule when it is no such quantity."""
         noun, example = _NOUNS[self.symbol]
         if isinstance(value, str):
@@ -146,7 +145,6 @@ class Unit:
 Seconds = Annotated[float, Unit("s", positive=False)]
 Bytes = Annotated[float, Unit("B", positive=False)]
 BytesPerSecond = Annotated[float, Unit("B/s")]
-Flops = Annotated[float, Unit("FLOP", positive=False)]
 FlopsPerSecond = Annotated[float, Unit("FLOP/s")]
 Watts = Annotated[float, Unit("W")]
 Hertz = Annotated[float, Unit("Hz")]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, settings
 
 from simulator.cli.app import main
 from simulator.remembered import forget_all
+from tests.command import Dtsim
 
 # How long a machine takes is no property of what is tested. A change is judged by the same inputs everywhere;
 # `nox -s explore` draws others.
@@ -41,7 +42,14 @@ def little_remembered() -> None:
 
 
 @pytest.fixture
-def dtsim(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[int, str, str]]:
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder in which the test runs."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def dtsim(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Dtsim:
     """The command with these words: (exit code, standard output, standard error); lines are as long as they are, not as the terminal."""
     monkeypatch.delenv("COLUMNS", raising=False)
 

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import csv
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import TypeVar
 
 from simulator.errors import CalibrationError
 from simulator.specs import CsvRows, read_bytes
 
-__all__ = ["LARGEST", "csv_rows", "digest", "digests", "read_table"]
+__all__ = ["LARGEST", "csv_rows", "digest", "digests", "read_measurements", "read_table"]
+
+Made = TypeVar("Made")
+
 
 LARGEST = 2**26
 """Bytes of a log or a table."""
@@ -35,6 +40,26 @@ def csv_rows(path: Path | str) -> list[dict[str, str]]:
         CalibrationError: no regular file, too large, no text, or no CSV.
     """
     return list(CsvRows(read_table(path).splitlines(), str(path), CalibrationError))
+
+
+def read_measurements(path: Path | str, what: str, make: Callable[[dict[str, str]], Made | None]) -> list[Made]:
+    """Return what is made of the rows of a table; lines that begin with # are passed over.
+
+    Args:
+        what: the table holds, for the message where it lacks a column.
+        make: a measurement of a row, None of a row of another kind; it may raise ValueError, and what numbers raise that are none.
+
+    Raises:
+        CalibrationError: no such file, a column is missing, or a row cannot be read; names file and line.
+    """
+    lines = [(number, line) for number, line in enumerate(read_table(path).splitlines(), 1) if not line.startswith("#")]
+    reader = CsvRows([line for _, line in lines], str(path), CalibrationError)
+    try:
+        return [made for row in reader if (made := make(row)) is not None]
+    except KeyError as error:
+        raise CalibrationError(f"{path}: a table of {what} needs the column {error.args[0]!r}") from None
+    except (ValueError, TypeError, OverflowError, csv.Error) as error:
+        raise CalibrationError(f"{path}, line {lines[reader.line_num - 1][0]}: {error}") from None
 
 
 def digest(path: Path) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from simulator.capture.record import BEFORE, Event, Storage
@@ -25,7 +25,6 @@ class _Life:
     writer: int = -1
     host: bool = False
     value: float | None = None
-    read_in: set[str] = field(default_factory=set)
 
 
 class Storages:
@@ -151,10 +150,6 @@ class Storages:
         life = self._alive.pop(key, None)
         if life is not None and life.bytes:
             life.died = self.clock - 1
-
-    def alive(self) -> list[_Life]:
-        """Return what stands now."""
-        return [life for life in self._alive.values() if life.bytes]
 
     def restart(self) -> None:
         """Begin a step: what stands was there before, all that is gone is forgotten."""

@@ -6,7 +6,6 @@ docs/json.md and `dtsim show schema NAME` read it.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from simulator.cli.answer_schema import EVERYWHERE, AnswerSchema, Key
 from simulator.report.schema import SCHEMA_VERSION
@@ -422,7 +421,7 @@ ANSWERS = {
 """Name of an answer -> its keys."""
 
 
-def json_schema(name: str) -> dict[str, Any]:
+def json_schema(name: str) -> dict[str, object]:
     """Return an answer's keys as JSON Schema (draft 2020-12).
 
     >>> json_schema("list")["required"]
@@ -439,7 +438,7 @@ def json_schema(name: str) -> dict[str, Any]:
     }
 
 
-def misfits(name: str, answer: Mapping[str, Any]) -> list[str]:
+def misfits(name: str, answer: Mapping[str, object]) -> list[str]:
     """Return where an answer is not as declared: keys that lack, that nobody declared, or of another type."""
     keys = {**EVERYWHERE, **ANSWERS[name].keys}
     out = [f"{key}: lacks" for key, told in keys.items() if told.always and key not in answer]

@@ -66,7 +66,7 @@ _SETTINGS: dict[str, Any] = {"help_option_names": ["-h", "--help"], "max_content
 class _Verbs(TyperGroup):
     """The group `dtsim`: it knows the verbs by name and imports one at its first use."""
 
-    def list_commands(self, ctx: Any) -> list[str]:
+    def list_commands(self, ctx: object) -> list[str]:
         return list(VERBS)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
@@ -90,7 +90,7 @@ def _plain_app(add_completion: bool = False, **options: Any) -> typer.Typer:
 
 
 @functools.cache
-def _verb(name: str) -> Any:
+def _verb(name: str) -> object:
     """A verb as a command; made once, for a program may call `main` often."""
     app = _plain_app()
     module = importlib.import_module(f"simulator.cli.{name}")

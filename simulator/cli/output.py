@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
-import math
 import os
 import shutil
 import sys
@@ -51,25 +50,13 @@ def print_json(answer: dict[str, Any], kind: str) -> None:
     print(json_text(answer, kind))
 
 
-def json_text(answer: dict[str, Any], kind: str) -> str:
+def json_text(answer: dict[str, object], kind: str) -> str:
     """Return an answer as JSON: version of the schema, kind, and provenance, where it does not say them itself (`cli.answers`)."""
     from simulator import __version__
-    from simulator.report.schema import SCHEMA_VERSION
+    from simulator.report.schema import SCHEMA_VERSION, json_value
 
     head = {"schema_version": SCHEMA_VERSION, "kind": kind, "provenance": {"version": __version__}}
-    return json.dumps(_plain(head | answer), indent=2, allow_nan=False, ensure_ascii=False)
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {str(key): _plain(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple | set | frozenset):
-        return [_plain(inner) for inner in value]
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if value is None or isinstance(value, str | int):
-        return value
-    return _plain(value.item()) if hasattr(value, "item") else str(value)
+    return json.dumps(json_value(head | answer), indent=2, allow_nan=False, ensure_ascii=False)
 
 
 def print_sections(sections: Iterable[Section]) -> None:

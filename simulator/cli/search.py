@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -201,7 +201,7 @@ def command(
         raise typer.Exit(INTERRUPTED)
 
 
-def _sized(job: str | None, settings: Sequence[str] | None, held: Mapping[str, tuple[Any, ...]]) -> list[str]:
+def _sized(job: str | None, settings: Sequence[str] | None, held: Mapping[str, tuple[object, ...]]) -> list[str]:
     """The number of GPUs that all plans of a model have, as a setting: a batch that nobody gave follows from it."""
     fixed = held.get("cluster.gpus", ())
     said = {setting.partition("=")[0].strip() for setting in settings or ()}

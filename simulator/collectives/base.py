@@ -23,7 +23,7 @@ from simulator.collectives.rounds import Leg, Pattern, Phase, Round, Transfer, l
 from simulator.hardware.coefficients import CostTable, Pair, load_cost_table
 from simulator.hardware.fabric import Fabric, GroupPlacement
 
-__all__ = ["KINDS", "PRIOR", "PROTOCOLS", "Collective", "Cost", "Leg", "Pattern", "Phase", "Round", "Transfer"]
+__all__ = ["KINDS", "PRIOR", "PROTOCOLS", "Collective", "Cost", "Leg", "Pattern", "Phase", "Transfer"]
 
 KINDS = (
     "all_reduce",

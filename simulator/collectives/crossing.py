@@ -5,7 +5,7 @@
 
 Only where flows cross (`reason_of`) are steps looked at, and only their part between domains: rounds of the same
 pattern are solved once and counted, and of more rounds than `MOST_ROUNDS` some are taken, evenly.  All groups play
-their rounds in step; `simulator.engine.shared_links` lets them drift apart on an event clock, which the tests compare.
+their rounds in step; `tests/differential/shared_links.py` lets them drift apart on an event clock, to compare.
 The answer is a factor on the bandwidth of the network, so that latencies, protocols and the choice among algorithms
 stay those of `simulator.collectives`.
 """

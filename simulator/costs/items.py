@@ -29,7 +29,7 @@ from simulator.program.calls import SYNCHRONISED
 from simulator.program.prices import ACCOUNTS, BLOCKED, HOST_BOUND, HOST_CLASS, RESOURCE_KINDS, PriceClass
 from simulator.program.program import COPY, TRANSFER, FusedSegment, Link, OperatorTable, Segment, Served
 
-__all__ = ["HOST_SIGMA", "ItemPrice", "price_classes", "price_item"]
+__all__ = ["ItemPrice", "price_classes", "price_item"]
 
 HOST_SIGMA = 0.3
 """Spread of launch times between hosts: traces show medians of 3 to 6 us, i.e. exp(+-0.3) around 4 us."""

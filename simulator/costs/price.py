@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.costs.desk import Desk, desk_of
-from simulator.costs.items import HOST_SIGMA, ItemPrice, price_classes, price_item
+from simulator.costs.items import ItemPrice, price_classes, price_item
 from simulator.errors import ProgramError
 from simulator.hardware.cluster import Cluster
 from simulator.hardware.fabric import GroupPlacement
@@ -20,7 +20,7 @@ from simulator.program.prices import ACCOUNTS, RESOURCE_KINDS, ByClass, PriceCla
 from simulator.program.program import FusedSegment, Link, Program, Segment
 from simulator.program.ragged import ranges
 
-__all__ = ["HOST_SIGMA", "Placed", "price", "price_placed"]
+__all__ = ["Placed", "price", "price_placed"]
 
 
 def price(program: Program, cluster: Cluster) -> Prices:

@@ -16,13 +16,13 @@ from numpy.typing import NDArray
 from simulator.compiled import compiled
 from simulator.engine.meetings import items_that_stretch
 from simulator.engine.resources import kinds_of_items, longer_beside
-from simulator.errors import DeadlockError, ProgramError
+from simulator.errors import DeadlockError
 from simulator.program.prices import Prices
 from simulator.program.program import Program
 from simulator.program.spec import check_runnable, find_deadlock
 from simulator.program.trace import Trace
 
-__all__ = ["run_compiled", "run_many", "settled_order"]
+__all__ = ["run_compiled", "settled_order"]
 
 
 def run_compiled(program: Program, prices: Prices) -> Trace:
@@ -55,30 +55,6 @@ def _stretched(
         return False
     own = program.stream_rank, program.kind, kinds_of_items(prices), stretches, longer_beside(prices)
     return bool(_stretch(*columns, *times, *own, start, end, order))
-
-
-def run_many(program: Program, occupancy: NDArray[np.float64], latency: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the makespan [s] for each row of two matrices [samples, items] of prices, without interference.
-
-    Raises:
-        ProgramError: matrices of different or wrong shape, or an index out of range.
-        DeadlockError: rows are left that wait for each other.
-    """
-    if occupancy.ndim != 2 or occupancy.shape != latency.shape:
-        raise ProgramError(
-            f"occupancy and latency are matrices [samples, items] of one shape, but they have {occupancy.shape} and "
-            f"{latency.shape}"
-        )
-    makespans = np.zeros(len(occupancy))
-    if program.size == 0 or len(occupancy) == 0:
-        return makespans
-    check_runnable(program, occupancy, latency)
-    order, columns = settled_order(program), _columns(program)
-    start, end = np.empty(program.size), np.empty(program.size)
-    for sample in range(len(occupancy)):
-        prices = _fixed(occupancy[sample]), _fixed(latency[sample])
-        makespans[sample] = _replay(*columns, *prices, start, end, order)
-    return makespans
 
 
 def settled_order(program: Program) -> NDArray[np.int32]:

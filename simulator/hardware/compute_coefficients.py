@@ -9,7 +9,7 @@ it can be trusted is part of it.
 from __future__ import annotations
 
 import functools
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,7 +42,7 @@ NotNegative = Annotated[float, Field(ge=0.0, le=10.0**6)]
 """A number of at least 0."""
 
 
-def _tuples(value: Any) -> Any:
+def _tuples(value: object) -> object:
     return tuple(_tuples(v) for v in value) if isinstance(value, list) else value
 
 

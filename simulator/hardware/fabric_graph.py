@@ -51,7 +51,6 @@ class FabricGraph:
         world_size: GPUs.
         domain_size: GPUs that share an inner link.
         rails: network cards of a domain, bundled when it has more cards than GPUs; 0 without a network.
-        pods: groups of domains under the same leaves.
         domains_per_pod: domains of a full pod.
         by_rail: one leaf per pod and rail, else one per pod.
         proxies: whether PXN is on.
@@ -64,7 +63,6 @@ class FabricGraph:
     world_size: int
     domain_size: int
     rails: int
-    pods: int
     domains_per_pod: int
     by_rail: bool
     proxies: bool
@@ -286,7 +284,6 @@ def _graph(
         world_size=world,
         domain_size=size,
         rails=rails,
-        pods=pods,
         domains_per_pod=per_pod,
         by_rail=switches.by_rail,
         proxies=switches.proxies,

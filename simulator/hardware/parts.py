@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,7 +30,7 @@ _RANGE = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?")
 Pair = tuple[int, int]
 
 
-def _ranges(value: Any) -> Any:
+def _ranges(value: object) -> object:
     """3, "0-3,7" or [0, 1, 7] as pairs (first, last)."""
     if isinstance(value, bool):
         raise ValueError("expected numbers such as 3, [0, 1] or '0-3,7'")
@@ -196,7 +196,7 @@ def _shown(pairs: tuple[Pair, ...]) -> str:
     return ",".join(str(low) if low == high else f"{low}-{high}" for low, high in pairs)
 
 
-def shown_numbers(numbers: Any) -> str:
+def shown_numbers(numbers: object) -> str:
     """Return ascending whole numbers as ranges.
 
     >>> shown_numbers([0, 1, 2, 5])

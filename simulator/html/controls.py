@@ -19,7 +19,7 @@ from simulator.errors import PlanError, SpecError
 from simulator.job import apply_settings, check_equal_stages, make_job
 from simulator.lowering import resolve
 from simulator.specs import Listed, Spec, validate_spec
-from simulator.specs.toml_text import toml_key, toml_value
+from simulator.specs.toml_text import toml_value
 
 __all__ = [
     "Controls",
@@ -29,7 +29,6 @@ __all__ = [
     "job_of",
     "read_controls",
     "request_of",
-    "toml_text",
 ]
 
 S = TypeVar("S", bound=Spec)
@@ -127,7 +126,7 @@ def request_of(data: Any, cls: type[S]) -> S:
 def job_of(controls: Controls) -> dict[str, Any]:
     """Return the data of the job file that controls stand for."""
     c, replicas = controls, controls.replicas
-    plan: dict[str, Any] = {"tensor_parallel": c.tensor_parallel, "pipeline_parallel": c.pipeline_parallel}
+    plan: dict[str, object] = {"tensor_parallel": c.tensor_parallel, "pipeline_parallel": c.pipeline_parallel}
     plan |= {"context_parallel": c.context_parallel} if c.context_parallel > 1 else {}
     plan |= {"data_parallel": replicas}
     plan |= {"expert_parallel": c.expert_parallel} if c.expert_parallel > 1 else {}
@@ -139,13 +138,13 @@ def job_of(controls: Controls) -> dict[str, Any]:
     plan |= {"sequence_parallel": True} if c.sequence_parallel and c.tensor_parallel > 1 else {}
     plan |= {key: value for key in ("recompute", "attention") if (value := getattr(c, key))}
     plan |= {"framework": c.framework}
-    workload: dict[str, Any] = {} if c.table is not None else {"model": c.model}
+    workload: dict[str, object] = {} if c.table is not None else {"model": c.model}
     workload |= {
         "sequence_length": c.sequence_length,
         "global_batch_size": c.microbatches * c.microbatch_size * replicas,
         "precision": c.precision,
     }
-    data: dict[str, Any] = {"name": c.name, "workload": workload}
+    data: dict[str, object] = {"name": c.name, "workload": workload}
     data |= {"model": c.table} if c.table is not None else {}
     data |= {"plan": plan, "cluster": {"name": c.cluster, "gpus": c.gpus}}
     whole = apply_settings(data, c.more)
@@ -153,7 +152,7 @@ def job_of(controls: Controls) -> dict[str, Any]:
     return whole
 
 
-def controls_of(data: Mapping[str, Any], place: str) -> dict[str, Any]:
+def controls_of(data: Mapping[str, Any], place: str) -> dict[str, object]:
     """Return the controls of a job file's data, every choice that it leaves open made.
 
     Raises:
@@ -207,28 +206,11 @@ def command_line(data: Mapping[str, Any]) -> str:
     return shlex.join(words)
 
 
-def _settings(data: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
+def _settings(data: Mapping[str, object]) -> Iterator[tuple[str, str, object]]:
     for table, keys in data.items():
         if isinstance(keys, Mapping):
             named = {"workload": "model", "cluster": "name"}.get(table)
             yield from ((table, key, value) for key, value in keys.items() if key != named)
-
-
-def toml_text(data: Mapping[str, Any]) -> str:
-    """Return a job as the text of a file.
-
-    >>> print(toml_text({"name": "a", "plan": {"zero_stage": 1, "layer_split": [3, 5]}}), end="")
-    name = "a"
-    <BLANKLINE>
-    [plan]
-    zero_stage = 1
-    layer_split = [3, 5]
-    """
-    lines = [f"{key} = {toml_value(value)}" for key, value in data.items() if not isinstance(value, Mapping)]
-    for table, keys in data.items():
-        if isinstance(keys, Mapping):
-            lines += ["", f"[{table}]", *(f"{toml_key(key)} = {toml_value(value)}" for key, value in keys.items())]
-    return "\n".join(lines) + "\n"
 
 
 def _refuse_paths(data: Any) -> None:
@@ -238,7 +220,7 @@ def _refuse_paths(data: Any) -> None:
         RequestError: a text looks like a path, or there are too many values, or too deep ones.
     """
     count = 0
-    waiting: list[tuple[Any, int]] = [(data, 0)]
+    waiting: list[tuple[object, int]] = [(data, 0)]
     while waiting:
         value, depth = waiting.pop()
         count += 1

@@ -28,7 +28,7 @@ __all__ = ["read_dropped"]
 _DEGREES = ("tensor_parallel", "context_parallel", "pipeline_parallel", "data_parallel")
 
 
-def read_dropped(name: str, text: str, page: Controls | None = None) -> dict[str, Any]:
+def read_dropped(name: str, text: str, page: Controls | None = None) -> dict[str, object]:
     """Return the data of the job that a dropped file describes.
 
     Args:

@@ -21,7 +21,7 @@ _FEWEST_POINTS = 400
 _MOST_TENSORS = 10
 
 
-def memory_data(prediction: Prediction, ranks: list[int], level: int = 6) -> dict[str, Any]:
+def memory_data(prediction: Prediction, ranks: list[int], level: int = 6) -> dict[str, object]:
     """Return the memory of these ranks over the step, and their peaks.
 
     Args:
@@ -60,7 +60,7 @@ def _line(p: Prediction, rank: int, makespan: float, points: int) -> tuple[NDArr
     return times[first], levels[first]
 
 
-def _peak(p: Prediction, rank: int) -> dict[str, Any]:
+def _peak(p: Prediction, rank: int) -> dict[str, object]:
     """The fullest instant of a rank: when, how much, its band, and what stands there."""
     low, high = p.memory_band(rank)
     live = p.memory.live(rank)

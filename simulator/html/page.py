@@ -10,15 +10,15 @@ import base64
 import hashlib
 import html
 import json
-import math
 from collections.abc import Iterable, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from simulator.html.colours import colour_variables
+from simulator.report.schema import json_value
 
-__all__ = ["document", "page_html", "picture_html", "plain", "policy_of"]
+__all__ = ["document", "page_html", "picture_html", "policy_of"]
 
 _FONTS_AND_COLOURS = "style.css"
 
@@ -67,26 +67,9 @@ def picture_html(title: str, picture: Path) -> str:
     return f'<section>\n<h2>{said}</h2>\n<img alt="{said}" src="data:image/png;base64,{image}">\n</section>'
 
 
-def plain(value: Any) -> Any:
-    """Return a value as JSON has it: numbers that it lacks (NaN, infinity) become null, arrays lists.
-
-    >>> plain({"a": (1.0, float("inf"))})
-    {'a': [1.0, None]}
-    """
-    if isinstance(value, dict):
-        return {str(key): plain(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple | set | frozenset):
-        return [plain(inner) for inner in value]
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if value is None or isinstance(value, str | int):
-        return value
-    return plain(value.item()) if hasattr(value, "item") else str(value)
-
-
-def _json_block(data: Any) -> str:
+def _json_block(data: object) -> str:
     """JSON that cannot end the block it stands in."""
-    text = json.dumps(plain(data), allow_nan=False, ensure_ascii=False, separators=(",", ":"))
+    text = json.dumps(json_value(data), allow_nan=False, ensure_ascii=False, separators=(",", ":"))
     return text.replace("<", "\\u003c")
 
 

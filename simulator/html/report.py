@@ -87,7 +87,7 @@ def report_data(prediction: Prediction, job: Job, command: str) -> dict[str, Any
     }
 
 
-def answer_data(prediction: Prediction) -> dict[str, Any]:
+def answer_data(prediction: Prediction) -> dict[str, object]:
     """Return the figures of the tiles: seconds, bytes, rates."""
     p = prediction
     return {
@@ -106,7 +106,7 @@ def answer_data(prediction: Prediction) -> dict[str, Any]:
     }
 
 
-def breakdown_data(prediction: Prediction, ranks: Sequence[int]) -> dict[str, Any]:
+def breakdown_data(prediction: Prediction, ranks: Sequence[int]) -> dict[str, object]:
     """Return seconds by account, the mean and of these ranks."""
     used = [i for i, name in enumerate(ACCOUNTS) if prediction.breakdown[name] > 0]
     table = prediction.rank_breakdown[:, used]
@@ -128,7 +128,7 @@ def _critical(p: Prediction) -> dict[str, Any]:
     }
 
 
-def _levers(p: Prediction, job: Job) -> dict[str, Any]:
+def _levers(p: Prediction, job: Job) -> dict[str, object]:
     try:
         explanation = explain(job, p)
     except PlanError as error:

@@ -46,7 +46,7 @@ class Question(Spec):
     orders: Annotated[tuple[Cells, ...], Listed, Field(max_length=512)] = ()
 
 
-def schedule_alone(body: Any) -> dict[str, Any]:
+def schedule_alone(body: object) -> dict[str, object]:
     """Return the timeline of a schedule, its bubble and its peaks of activations.
 
     Raises:
@@ -99,7 +99,9 @@ def _order(asked: Question) -> tuple[PipelineOrder, Placement]:
     return schedule.order(shape, placement), placement
 
 
-def _timeline(order: PipelineOrder, placement: Placement, start: Any, end: Any, makespan: float) -> dict[str, Any]:
+def _timeline(
+    order: PipelineOrder, placement: Placement, start: NDArray[np.float64], end: NDArray[np.float64], makespan: float
+) -> dict[str, object]:
     """As `step_data.timeline_data`, with one more column: which cell of its rank a bar is."""
     rank = np.repeat(np.arange(order.ranks), np.diff(order.rank_offsets))
     whole = order.pair < 0

@@ -100,7 +100,7 @@ class Server:
         if self._loop is not None and self._stop is not None:
             self._loop.call_soon_threadsafe(self._stop.set)
 
-    async def ask(self, question: str, data: Any) -> tuple[int, dict[str, Any]]:
+    async def ask(self, question: str, data: Any) -> tuple[int, dict[str, object]]:
         """Return status and answer; 429 where too many wait already, or a search runs."""
         if question == _LONG:
             return await self._search(data)
@@ -112,7 +112,7 @@ class Server:
         finally:
             self._waiting -= 1
 
-    async def _search(self, data: Any) -> tuple[int, dict[str, Any]]:
+    async def _search(self, data: Any) -> tuple[int, dict[str, object]]:
         if self._searches:
             return 429, {"error": "a search runs already; ask again when it has ended"}
         self._searches += 1
@@ -179,7 +179,7 @@ class _Handler(tornado.web.RequestHandler):
     def write_error(self, status_code: int, **kwargs: Any) -> None:
         self.finish({"error": self._reason})
 
-    def log_exception(self, typ: Any, value: Any, tb: Any) -> None:
+    def log_exception(self, typ: object, value: object, tb: object) -> None:
         """Nothing: the client is told."""
 
 

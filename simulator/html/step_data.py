@@ -143,7 +143,7 @@ def _item(program: Program, p: Prediction, number: int) -> dict[str, Any]:
     return facts
 
 
-def _special_labels(program: Program, rows: NDArray[np.int64]) -> dict[str, Any] | None:
+def _special_labels(program: Program, rows: NDArray[np.int64]) -> dict[str, object] | None:
     """Labels that chunk, action and microbatch do not make: groups of microbatches, slices, fused pairs."""
     plain = not (len(program.count) or len(program.slices) or len(program.second_chunk))
     if plain:

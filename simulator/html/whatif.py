@@ -24,22 +24,23 @@ from simulator.html.controls import (
     job_of,
     read_controls,
     request_of,
-    toml_text,
 )
 from simulator.html.dropped import read_dropped
 from simulator.html.memory_data import memory_data
-from simulator.html.page import plain
 from simulator.html.report import answer_data, breakdown_data
 from simulator.html.schedule_lab import schedule_alone
 from simulator.html.step_data import timeline_data
 from simulator.job import apply_settings, make_job
 from simulator.lowering import resolve
+from simulator.report.prediction import Prediction
+from simulator.report.schema import json_value
 from simulator.schedules import SCHEDULES, Shape
 from simulator.search.quick import quick_search
 from simulator.search.search import search
 from simulator.search.space import make_space
 from simulator.simulation import simulate_job
 from simulator.specs import Spec, names
+from simulator.specs.toml_text import toml_text
 from simulator.studies.training_cost import training_cost
 from simulator.units import in_unit
 from simulator.workload.precision import PRECISIONS
@@ -80,7 +81,7 @@ def answer(question: str, data: Any) -> tuple[int, dict[str, Any]]:
         "best": _best,
     }
     try:
-        return ANSWERED, plain(known[question](data))
+        return ANSWERED, json_value(known[question](data))
     except _TooLarge as error:
         return TOO_LARGE, {"error": str(error)}
     except RequestError as error:
@@ -99,7 +100,7 @@ _WITH_NUMBER = ("revolve",)
 """Kinds of recompute that need a number which the page does not ask for."""
 
 
-def _choices() -> dict[str, Any]:
+def _choices() -> dict[str, object]:
     """What the page's lists offer."""
     from simulator.plan.plan import Plan
 
@@ -132,7 +133,7 @@ def _takes(schedule: Any, shape: Shape) -> bool:
     return True
 
 
-def _step(body: Any) -> dict[str, Any]:
+def _step(body: Any) -> dict[str, object]:
     """One setting predicted."""
     controls = read_controls(body)
     _refuse_large(controls.pipeline_parallel, controls.microbatches, controls.chunks_per_rank)
@@ -169,7 +170,7 @@ def _step(body: Any) -> dict[str, Any]:
     }
 
 
-def _best(body: Any) -> dict[str, Any]:
+def _best(body: Any) -> dict[str, object]:
     """The controls of the best plan for a setting's model, cluster, batch and code, and what was searched."""
     data = job_of(read_controls(body))
     for field in _SEARCHED:
@@ -202,10 +203,10 @@ def _refuse_large(ranks: int, microbatches: int, chunks: int) -> None:
         )
 
 
-def _money(prediction: Any, controls: Controls, price: float | None) -> dict[str, Any]:
+def _money(prediction: Prediction, controls: Controls, price: float | None) -> dict[str, object]:
     """Dollars of a step and of the run that was asked for, and its days."""
     hours = in_unit(prediction.step_time, "h", "s") * prediction.world_size
-    out: dict[str, Any] = {"price": price, "step": None if price is None else hours * price}
+    out: dict[str, object] = {"price": price, "step": None if price is None else hours * price}
     per_token = hours / prediction.tokens
     out["gpu_hours_per_token"] = per_token
     if controls.tokens:

@@ -7,7 +7,6 @@ times.  Several files are joined, one per GPU.  The order of nodes makes no fiel
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
 
 from simulator.errors import SpecError
 from simulator.hardware.cluster import MAX_WORLD_SIZE
@@ -148,7 +147,7 @@ def _named(node: Node) -> str:
     return kind if kind in wire.COLLECTIVES else ""
 
 
-def _count(value: Any) -> int:
+def _count(value: object) -> int:
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 < value < 2**63 else 0
 
 

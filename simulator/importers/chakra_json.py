@@ -69,7 +69,7 @@ class _Host(Reading):
 
     world = 0
 
-    def take_host(self, number: int, event: dict[str, Any]) -> None:
+    def take_host(self, number: int, event: dict[str, object]) -> None:
         """Add a node of JSON."""
         name, inputs = event.get("name"), event.get("inputs")
         values = inputs.get("values") if isinstance(inputs, dict) else None
@@ -101,7 +101,7 @@ class _Host(Reading):
                 self.world = max(self.world, size)
 
 
-def _tables(value: Any) -> list[dict[str, Any]]:
+def _tables(value: object) -> list[dict[str, object]]:
     return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
 
 

@@ -136,7 +136,7 @@ def _number(value: Any) -> int:
 
 def _attribute(message: bytes, old: bool) -> tuple[str, Any]:
     name = ""
-    value: Any = None
+    value: object = None
     for number, found in _fields(message):
         if number == 1:
             name = _text(found)
@@ -159,7 +159,7 @@ def _attribute(message: bytes, old: bool) -> tuple[str, Any]:
     return name, value
 
 
-def _signed(value: Any) -> int:
+def _signed(value: object) -> int:
     number = _number(value)
     return number - 2**64 if number >= 2**63 else number
 
@@ -170,7 +170,7 @@ def nodes_of(data: bytes, place: str) -> Iterator[tuple[int, Node]]:
     Raises:
         SpecError: the bytes are no such file, or of too many nodes.
     """
-    known: dict[tuple[bytes, bool], tuple[str, Any]] = {}
+    known: dict[tuple[bytes, bool], tuple[str, object]] = {}
     at = count = -1
     try:
         for place_of_length, message in messages(data):

@@ -94,9 +94,7 @@ class DeepSpeed(Importer):
         Raises:
             SpecError: no JSON object, or a value that is none of its kind.
         """
-        tree = document.tree
-        if tree is None or not isinstance(tree.data, dict):
-            raise SpecError(f"{document.place}: expected one JSON object with zero_optimization, train_batch_size, ...")
+        tree = document.tree_of("one JSON object with zero_optimization, train_batch_size, ...")
         findings = Findings(self.name)
         settings = of_tree(tree, findings)
         trainer = _automatic(settings)
@@ -217,9 +215,7 @@ def read_zero(settings: Settings, findings: Findings, at: str) -> None:
         settings.refuse(group, "an update is taken to join the gradients of a billion of a rank's weights at once")
     elif group is not None:
         findings.ignore(group.place, f"{group.text}: of ZeRO-3, where an update takes a billion weights at once here")
-    part = settings.take(f"{at}zero_hpz_partition_size")
-    if part is not None and whole_of(part) > 1:
-        settings.put("plan.secondary_shard_size", part, whole_of(part))
+    settings.put_degree("plan.secondary_shard_size", f"{at}zero_hpz_partition_size")
     for key, field in (
         ("zero_quantized_weights", "quantized_weights"),
         ("zero_quantized_gradients", "quantized_gradients"),
@@ -257,9 +253,7 @@ def _offload(settings: Settings, findings: Findings, at: str, stage: int) -> Non
 
 
 def _rest(settings: Settings, findings: Findings) -> None:
-    clip = settings.number("gradient_clipping")
-    if clip is not None:
-        findings.put("plan.clip_gradients", clip > 0, settings.said("gradient_clipping"))
+    settings.put_clipping("gradient_clipping")
     optimizer = settings.take("optimizer.type")
     if optimizer is not None:
         word = word_of(optimizer).lower()
@@ -272,9 +266,8 @@ def _rest(settings: Settings, findings: Findings) -> None:
         else:
             settings.refuse(optimizer, "not modelled")
     settings.put_whole("plan.tensor_parallel", "tensor_parallel.autotp_size", "tensor_parallel.tp_size")
-    sequence = settings.take("sequence_parallel_size")
-    if sequence is not None and whole_of(sequence) > 1:
-        settings.put("plan.context_parallel", sequence, whole_of(sequence))
+    sequence = settings.put_degree("plan.context_parallel", "sequence_parallel_size")
+    if sequence is not None:
         settings.put("plan.context_parallel_kind", sequence, "ulysses")
     for name, entry in list(settings.left()):
         off: Any = entry.value in (False, None, 0)

@@ -105,6 +105,19 @@ class Document:
             return {}
         return data if isinstance(data, dict) else {}
 
+    def tree_of(self, expected: str) -> Tree:
+        """Return the content as one table.
+
+        Args:
+            expected: what it should be, for the message.
+
+        Raises:
+            SpecError: it is none.
+        """
+        if self.tree is None or not isinstance(self.tree.data, dict):
+            raise SpecError(f"{self.place}: expected {expected}")
+        return self.tree
+
     def line_of(self, number: int) -> str:
         """Return how messages name a line, counted from 1."""
         return f"{self.place}, line {number}"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from typing import Any
 
 from simulator.errors import SpecError
 from simulator.importers.document import Document
@@ -16,7 +15,7 @@ __all__ = ["events_of"]
 _GAP = re.compile(r"[\s,]*")
 
 
-def events_of(document: Document, key: str, most: int) -> Iterator[dict[str, Any]]:
+def events_of(document: Document, key: str, most: int) -> Iterator[dict[str, object]]:
     """Yield the tables of the list under a key, or of the list that the file is.
 
     Raises:

@@ -6,7 +6,6 @@ MLP with a gate is: megatron/model/transformer.py, ParallelMLP.
 
 from __future__ import annotations
 
-from simulator.errors import SpecError
 from simulator.importers.base import Importer
 from simulator.importers.deepspeed import read_zero
 from simulator.importers.document import Document
@@ -66,9 +65,7 @@ class GptNeoX(Importer):
         Raises:
             SpecError: no table, or a value that is none of its kind.
         """
-        tree = document.tree
-        if tree is None or not isinstance(tree.data, dict):
-            raise SpecError(f"{document.place}: expected a table of GPT-NeoX's arguments")
+        tree = document.tree_of("a table of GPT-NeoX's arguments")
         findings = Findings(self.name)
         settings = of_tree(tree, findings)
         for field, names in _SIZES.items():
@@ -89,9 +86,7 @@ class GptNeoX(Importer):
         drops = [settings.number("attention_dropout"), settings.number("hidden_dropout")]
         if any(share is not None for share in drops):
             findings.put("plan.dropout", any(drops), settings.said("attention_dropout", "hidden_dropout"))
-        clip = settings.number("gradient_clipping")
-        if clip is not None:
-            findings.put("plan.clip_gradients", clip > 0, settings.said("gradient_clipping"))
+        settings.put_clipping("gradient_clipping")
         settings.report(NO_EFFECT | _NO_EFFECT, (*NO_EFFECT_PREFIXES, *_PREFIXES))
         return findings.done()
 
@@ -135,20 +130,16 @@ def _word(settings: Settings, findings: Findings, field: str, name: str, known: 
     entry = settings.take(name)
     if entry is None:
         findings.assume(field, known[default], f"GPT-NeoX's default of {name}: {default}")
-    elif word_of(entry) in known:
-        settings.put(field, entry, known[word_of(entry)])
     else:
-        settings.refuse(entry, "known: " + ", ".join(known))
+        settings.put_known(field, entry, known)
 
 
 def _precision(settings: Settings, findings: Findings) -> None:
     said = settings.take("precision")
     half, narrow = settings.flag("fp16.enabled"), settings.flag("bf16.enabled")
     settings.ignore("fp16.type")
-    if said is not None and word_of(said) in _PRECISIONS:
-        settings.put("workload.precision", said, _PRECISIONS[word_of(said)])
-    elif said is not None:
-        settings.refuse(said, "known: " + ", ".join(_PRECISIONS))
+    if said is not None:
+        settings.put_known("workload.precision", said, _PRECISIONS)
     elif half or narrow:
         name = "bf16" if narrow else "fp16"
         findings.put("workload.precision", name, settings.said(f"{name}.enabled"))

@@ -69,9 +69,7 @@ class HuggingFaceConfig(Importer):
         Raises:
             SpecError: no JSON object, a model_type that cannot be read, or a shape that cannot be.
         """
-        tree = document.tree
-        if tree is None or not isinstance(tree.data, dict):
-            raise SpecError(f"{document.place}: expected one JSON object with model_type, hidden_size, ...")
+        tree = document.tree_of("one JSON object with model_type, hidden_size, ...")
         findings = Findings(self.name)
         outer, inner = _language_model(tree.data)
         config = Config(_type_of(inner, document.place), document.place, _filled(inner, tree.data, outer, findings))
@@ -149,7 +147,7 @@ def _all_ones(value: Any) -> bool:
 
 def _filled(
     config: dict[str, Any], whole: dict[str, Any], outer: tuple[str, ...], findings: Findings
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """A language model inside another is saved without what equals its class's defaults: those are put back."""
     if not outer:
         return config

@@ -130,7 +130,7 @@ class Config:
         scale = round(said["attention_factor"] or own, 4)
         return {} if scale == 1.0 else {"rotary_scale": scale}
 
-    def _positive(self, table: dict[str, Any], key: str) -> float:
+    def _positive(self, table: dict[str, object], key: str) -> float:
         """A number above zero; 0 when absent."""
         value = table.get(key)
         if value is None:

@@ -50,12 +50,12 @@ DEFAULTS: dict[str, dict[str, Any]] = {
 """What the classes fill in where a file leaves it out; needed inside other models only."""
 
 
-def like_bert(data: dict[str, Any]) -> bool:
+def like_bert(data: dict[str, object]) -> bool:
     """Whether a file of a type that is not known has one of the keys that only bert and its kin have: they tell segments apart."""
     return "type_vocab_size" in data
 
 
-def fills_masks(data: dict[str, Any]) -> bool:
+def fills_masks(data: dict[str, object]) -> bool:
     """Whether the class that a file names predicts masked tokens, so that every token sees all others."""
     named = data.get("architectures")
     return isinstance(named, list) and any(str(one).endswith("ForMaskedLM") for one in named)

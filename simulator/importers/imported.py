@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from simulator.errors import shortened
 from simulator.report.schema import SCHEMA_VERSION
 
 __all__ = ["Assumed", "Findings", "Imported", "Line", "Read", "again", "brief"]
@@ -110,7 +111,7 @@ def brief(text: object) -> str:
     """Return a text of a file as it may be shown: one line, at most 200 characters."""
     line = " ".join(str(text).split())
     line = "".join(c if c.isprintable() else "?" for c in line)
-    return line if len(line) <= _LONGEST else line[: _LONGEST - 3] + "..."
+    return shortened(line, _LONGEST)
 
 
 @dataclass(slots=True)
@@ -138,7 +139,7 @@ class Findings:
         self._set(name, value)
         self.assumed.append(Assumed(field=name, value=value, why=why))
 
-    def assumed_key(self, key: str, value: Any, why: str) -> None:
+    def assumed_key(self, key: str, value: object, why: str) -> None:
         """Add a value that the file leaves to its program, and that fields were made of."""
         self.assumed.append(Assumed(field=key, value=value, why=why))
 
@@ -180,7 +181,7 @@ class Findings:
             per_replica=self.per_replica,
         )
 
-    def _set(self, name: str, value: Any) -> None:
+    def _set(self, name: str, value: object) -> None:
         table, _, key = name.partition(".")
         self.tables.setdefault(table, {})[key] = value
         self.assumed = [a for a in self.assumed if a.field != name]

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 
-from simulator.errors import SpecError
 from simulator.importers.base import Importer
 from simulator.importers.document import Document
 from simulator.importers.imported import Findings, Imported
@@ -81,15 +80,13 @@ class Megatron(Importer):
             SpecError: a flag's value is none of its kind, or a quote is not closed.
         """
         findings = Findings(self.name)
-        tree = document.tree
-        if tree is not None and not isinstance(tree.data, dict):
-            raise SpecError(f"{document.place}: expected a table of Megatron's arguments")
-        if tree is None:
+        if document.tree is None:
             launch = read_launch(document, findings, SIGNATURE.__contains__)
             settings, launched = launch.flags, launch.program
             named = re.search(r"tokenizer|vocab[-_]size", document.text, re.IGNORECASE)
             tokenizer = "" if named else usual_tokenizer(launched)
         else:
+            tree = document.tree_of("a table of Megatron's arguments")
             settings, launched, tokenizer = of_tree(tree, findings, last_part=True), "", ""
         deepspeed = settings.flag("deepspeed")
         if deepspeed:

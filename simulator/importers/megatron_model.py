@@ -5,8 +5,6 @@ Defaults are those of NVIDIA/Megatron-LM, megatron/training/arguments.py and cor
 
 from __future__ import annotations
 
-from typing import Any
-
 from simulator.importers.arithmetic import whole_numbers
 from simulator.importers.imported import Findings
 from simulator.importers.settings import Entry, Settings, whole_of, word_of
@@ -111,7 +109,7 @@ def _architecture(
         findings.assume("model.target_length", 128, "decoder_seq_length is not said")
 
 
-def _put_default(findings: Findings, field: str, value: Any, why: str) -> None:
+def _put_default(findings: Findings, field: str, value: object, why: str) -> None:
     findings.assume(f"model.{field}", value, why)
 
 

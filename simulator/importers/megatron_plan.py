@@ -74,9 +74,8 @@ def read_deepspeed(settings: Settings, findings: Findings) -> None:
     entry = settings.take("deepspeed_config")
     if entry is not None:
         settings.refuse(entry, "give that file beside this one")
-    sequence = settings.take("ds_sequence_parallel_size")
-    if sequence is not None and whole_of(sequence) > 1:
-        settings.put("plan.context_parallel", sequence, whole_of(sequence))
+    sequence = settings.put_degree("plan.context_parallel", "ds_sequence_parallel_size")
+    if sequence is not None:
         settings.put("plan.context_parallel_kind", sequence, "ulysses")
 
 
@@ -163,11 +162,7 @@ def _data_parallel(settings: Settings, findings: Findings, program: str) -> None
     strategy = settings.take("data_parallel_sharding_strategy")
     fsdp = settings.flag("use_megatron_fsdp", "use_custom_fsdp")
     if strategy is not None and fsdp is not False:
-        word = word_of(strategy)
-        if word in _SHARDING:
-            settings.put("plan.zero_stage", strategy, _SHARDING[word])
-        else:
-            settings.refuse(strategy, "known: " + ", ".join(_SHARDING))
+        settings.put_known("plan.zero_stage", strategy, _SHARDING)
     if settings.flag("use_torch_fsdp2"):
         findings.put("plan.zero_stage", 3, settings.said("use_torch_fsdp2"))
     stage = findings.get("plan.zero_stage", 0)
@@ -205,10 +200,7 @@ def _context(settings: Settings) -> None:
     sizes = settings.take("hierarchical_context_parallel_sizes")
     if kind is not None:
         word = str(kind.value[0] if isinstance(kind.value, list) and kind.value else kind.value)
-        if word in _CONTEXT:
-            settings.put("plan.context_parallel_kind", kind, _CONTEXT[word])
-        else:
-            settings.refuse(kind, "known: " + ", ".join(_CONTEXT))
+        settings.put_known("plan.context_parallel_kind", kind, _CONTEXT, word)
     if sizes is not None:
         first = str(sizes.value[0] if isinstance(sizes.value, list) and sizes.value else sizes.value)
         if first.isdigit() and int(first) > 1:

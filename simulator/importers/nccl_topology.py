@@ -69,7 +69,7 @@ class NcclTopology(Importer):
         return findings.done()
 
 
-def _gpu(node: dict[str, Any], gpus: list[tuple[Element, Element]], document: Document, findings: Findings) -> None:
+def _gpu(node: dict[str, object], gpus: list[tuple[Element, Element]], document: Document, findings: Findings) -> None:
     kinds = {pci.attributes.get("device", "").lower() for pci, _ in gpus}
     if len(kinds) == 1 and (kind := next(iter(kinds))) in _GPUS:
         node["gpu"] = _GPUS[kind]
@@ -79,7 +79,9 @@ def _gpu(node: dict[str, Any], gpus: list[tuple[Element, Element]], document: Do
         )
 
 
-def _links(node: dict[str, Any], gpus: list[tuple[Element, Element]], document: Document, findings: Findings) -> None:
+def _links(
+    node: dict[str, object], gpus: list[tuple[Element, Element]], document: Document, findings: Findings
+) -> None:
     pci, gpu = gpus[0]
     lanes = [link for link in gpu.children if link.name == "nvlink"]
     count, sm = sum(_whole(link, "count", document) for link in lanes), _whole(gpu, "sm", document)
@@ -102,7 +104,7 @@ def _links(node: dict[str, Any], gpus: list[tuple[Element, Element]], document: 
     node["in_network_reduction"] = switched and sm >= 90
 
 
-def _cards(node: dict[str, Any], root: Element, document: Document, findings: Findings) -> None:
+def _cards(node: dict[str, object], root: Element, document: Document, findings: Findings) -> None:
     nets = root.all("net")
     names = {net.attributes.get("name", str(net.line)) for net in nets}
     node["nics"] = len(names)
@@ -120,7 +122,7 @@ def _cards(node: dict[str, Any], root: Element, document: Document, findings: Fi
         )
 
 
-def _cpu(node: dict[str, Any], root: Element, document: Document, findings: Findings) -> None:
+def _cpu(node: dict[str, object], root: Element, document: Document, findings: Findings) -> None:
     cpus = root.all("cpu")
     vendor = cpus[0].attributes.get("vendor", "") if cpus else ""
     arm = bool(cpus) and cpus[0].attributes.get("arch") == "arm64"
@@ -130,7 +132,7 @@ def _cpu(node: dict[str, Any], root: Element, document: Document, findings: Find
         findings.skip(document.line_of(cpus[0].line), f"cpu vendor {vendor[:40]!r}")
 
 
-def _files(node: dict[str, Any], document: Document, findings: Findings) -> None:
+def _files(node: dict[str, object], document: Document, findings: Findings) -> None:
     """Node and cluster as data files, where nothing that they need is missing."""
     needed = {"gpu", "gpus", "link", "host_link", "host"} | ({"network_link"} if node["nics"] else set())
     if not needed <= {key for key, value in node.items() if value}:

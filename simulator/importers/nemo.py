@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from simulator.errors import SpecError
 from simulator.importers.base import Importer
 from simulator.importers.document import Document
 from simulator.importers.imported import Findings, Imported
@@ -90,9 +89,7 @@ class Nemo(Importer):
         Raises:
             SpecError: a value that is none of its kind.
         """
-        tree = document.tree
-        if tree is None or not isinstance(tree.data, dict):
-            raise SpecError(f"{document.place}: expected a table with model and trainer")
+        tree = document.tree_of("a table with model and trainer")
         findings = Findings(self.name)
         bridge = "trainer" not in tree.data
         tree = Tree(_resolved(tree.data, tree.data), tree.lines, tree.place)
@@ -109,7 +106,7 @@ class Nemo(Importer):
         return findings.done()
 
 
-def _resolved(value: Any, root: dict[str, Any]) -> Any:
+def _resolved(value: Any, root: dict[str, object]) -> object:
     """Values with pointers such as ${.hidden_size} and ${multiply:4, ${.hidden_size}} replaced, where they lead to a number or word."""
     if isinstance(value, dict):
         return {key: _resolved(inner, root) for key, inner in value.items()}
@@ -124,10 +121,10 @@ def _resolved(value: Any, root: dict[str, Any]) -> Any:
     return value if found is None or isinstance(found, dict | list) or "${" in str(found) else found
 
 
-def _target(root: dict[str, Any], path: str) -> Any:
+def _target(root: dict[str, Any], path: str) -> object:
     """What a dotted path leads to from the top, or inside the model."""
     for start in (root, root.get("model")):
-        value: Any = start
+        value: object = start
         for key in path.split("."):
             value = value.get(key) if isinstance(value, dict) else None
         if value is not None:

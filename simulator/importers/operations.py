@@ -41,7 +41,7 @@ class Operation:
     seconds: float = 0.0
     longest: str = ""
 
-    def as_kernels(self) -> dict[str, Any]:
+    def as_kernels(self) -> dict[str, object]:
         """Return them as kernels of a step."""
         return {"kind": self.kind, "seconds": self.seconds, "kernels": self.count, "longest": self.longest}
 

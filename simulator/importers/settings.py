@@ -182,6 +182,33 @@ class Settings:
         self.put(field, entry, value)
         return value
 
+    def put_degree(self, field: str, *names: str) -> Entry | None:
+        """Set a field to a whole number above one, where the file gives one; return its setting."""
+        entry = self.take(*names)
+        if entry is None or whole_of(entry) == 1:
+            return None
+        self.put(field, entry, whole_of(entry))
+        return entry
+
+    def put_known(self, field: str, entry: Entry, known: Mapping[str, object], word: str | None = None) -> None:
+        """Set a field to what the word of a setting that was taken means here; one that is not known is reported.
+
+        Args:
+            known: word -> what it means here.
+            word: of the setting, where that is not all that it says.
+        """
+        word = word_of(entry) if word is None else word
+        if word in known:
+            self.put(field, entry, known[word])
+        else:
+            self.refuse(entry, "known: " + ", ".join(known))
+
+    def put_clipping(self, name: str) -> None:
+        """Set whether gradients are clipped from the norm to which they are, where the file gives one: 0 = they are not."""
+        norm = self.number(name)
+        if norm is not None:
+            self._findings.put("plan.clip_gradients", norm > 0, self.said(name))
+
     def put_flag(self, field: str, *names: str) -> bool | None:
         """Set a field to a truth value, where the file gives one; return it."""
         entry = self.take(*names)

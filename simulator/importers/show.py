@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from simulator.errors import SpecError
 from simulator.importers.imported import Imported, brief
 from simulator.importers.jobs import job_data
 from simulator.report.table import Section, Table
 from simulator.specs import write_text
-from simulator.specs.toml_text import toml_key, toml_value
+from simulator.specs.toml_text import toml_text, toml_value
 
 __all__ = ["job_text", "sections_of", "write_files"]
 
@@ -79,14 +78,6 @@ def write_files(imported: Imported) -> list[Path]:
         if path.exists():
             raise SpecError(f"{path}: exists already. Way out: move it away, or work in another folder")
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_text(path, _file_text(content))
+        write_text(path, toml_text(content))
         written.append(path)
     return written
-
-
-def _file_text(content: dict[str, Any]) -> str:
-    plain = [f"{key} = {toml_value(value)}" for key, value in content.items() if not isinstance(value, dict)]
-    for table, fields in content.items():
-        if isinstance(fields, dict):
-            plain += ["", f"[{table}]", *(f"{toml_key(key)} = {toml_value(value)}" for key, value in fields.items())]
-    return "\n".join(plain) + "\n"

@@ -188,10 +188,8 @@ def _degrees(settings: Settings, findings: Findings) -> None:
             "plan.tensor_parallel_splits", tensor, "asynchronous tensor parallelism cuts products in a piece per rank"
         )
     rotate = settings.take(f"{at}context_parallel_rotate_method", "experimental.context_parallel_rotate_method")
-    if rotate is not None and word_of(rotate) in _CONTEXT:
-        settings.put("plan.context_parallel_kind", rotate, _CONTEXT[word_of(rotate)])
-    elif rotate is not None:
-        settings.refuse(rotate, "known: allgather, alltoall")
+    if rotate is not None:
+        settings.put_known("plan.context_parallel_kind", rotate, _CONTEXT)
     elif context > 1:
         findings.assume("plan.context_parallel_kind", "all_gather", "torchtitan's default: allgather")
     comm = settings.word(f"{at}expert_parallel_comm_backend")
@@ -308,6 +306,4 @@ def _rest(settings: Settings, findings: Findings) -> None:
         settings.refuse(name, "not modelled")
     if settings.flag("optimizer.early_step_in_backward"):
         findings.put("plan.optimizer_in_backward", True, settings.said("optimizer.early_step_in_backward"))
-    norm = settings.number("training.max_norm")
-    if norm is not None:
-        findings.put("plan.clip_gradients", norm > 0, settings.said("training.max_norm"))
+    settings.put_clipping("training.max_norm")

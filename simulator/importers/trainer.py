@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 
-from simulator.errors import SpecError
 from simulator.importers.adapters import read_adapters
 from simulator.importers.base import Importer
 from simulator.importers.document import Document
@@ -81,13 +80,10 @@ class Trainer(Importer):
             SpecError: a value that is none of its kind.
         """
         findings = Findings(self.name)
-        tree = document.tree
-        if tree is None:
+        if document.tree is None:
             settings = read_launch(document, findings, _TRAINER.__contains__).flags
-        elif isinstance(tree.data, dict):
-            settings = of_tree(tree, findings)
         else:
-            raise SpecError(f"{document.place}: expected a table of arguments")
+            settings = of_tree(document.tree_of("a table of arguments"), findings)
         _model(settings, findings)
         _precision(settings, findings)
         _batch(settings, findings)
@@ -204,7 +200,6 @@ def _memory(settings: Settings, findings: Findings) -> None:
             )
     kernel = settings.take("attn_implementation", "attn_impl", "flash_attn", "flash_attention")
     if kernel is not None:
-        word = str(kernel.value).lower()
         known = {
             "flash_attention_2": "flash2",
             "fa2": "flash2",
@@ -213,13 +208,8 @@ def _memory(settings: Settings, findings: Findings) -> None:
             "eager": "unfused",
             "flash_attention_3": "flash3",
         }
-        if word in known:
-            settings.put("plan.attention", kernel, known[word])
-        else:
-            settings.refuse(kernel, "known: " + ", ".join(known))
-    clip = settings.number("max_grad_norm")
-    if clip is not None:
-        findings.put("plan.clip_gradients", clip > 0, settings.said("max_grad_norm"))
+        settings.put_known("plan.attention", kernel, known, str(kernel.value).lower())
+    settings.put_clipping("max_grad_norm")
     liger = settings.flag(*_LIGER)
     beside = {"hugging_face_fsdp": "hugging_face_liger", "hugging_face_deepspeed": "hugging_face_deepspeed_liger"}
     with_liger = beside.get(findings.get("plan.framework"))

@@ -81,18 +81,13 @@ def _inside(*names: str) -> tuple[str, ...]:
 
 def _axes(settings: Settings) -> None:
     for field, names in _AXES.items():
-        entry = settings.take(*_inside(*names))
-        if entry is not None and whole_of(entry) > 1:
-            settings.put(field, entry, whole_of(entry))
-    ulysses = settings.take(*_inside("parallelism_config_sp_size", "sp_size"))
-    if ulysses is not None and whole_of(ulysses) > 1:
-        settings.put("plan.context_parallel", ulysses, whole_of(ulysses))
+        settings.put_degree(field, *_inside(*names))
+    ulysses = settings.put_degree("plan.context_parallel", *_inside("parallelism_config_sp_size", "sp_size"))
+    if ulysses is not None:
         settings.put("plan.context_parallel_kind", ulysses, "ulysses")
     rotates = settings.take(*_inside("parallelism_config_cp_comm_strategy"))
-    if rotates is not None and str(rotates.value) in _ROTATES:
-        settings.put("plan.context_parallel_kind", rotates, _ROTATES[str(rotates.value)])
-    elif rotates is not None:
-        settings.refuse(rotates, "known: " + ", ".join(_ROTATES))
+    if rotates is not None:
+        settings.put_known("plan.context_parallel_kind", rotates, _ROTATES, str(rotates.value))
 
 
 def _kind(settings: Settings) -> str:
@@ -118,9 +113,7 @@ def _deepspeed(settings: Settings, findings: Findings) -> None:
     if stage is not None:
         settings.put("plan.zero_stage", stage, whole_of(stage, 0))
     read_zero(settings, findings, "deepspeed_config.")
-    clip = settings.number("deepspeed_config.gradient_clipping")
-    if clip is not None:
-        findings.put("plan.clip_gradients", clip > 0, settings.said("deepspeed_config.gradient_clipping"))
+    settings.put_clipping("deepspeed_config.gradient_clipping")
 
 
 def _fsdp(settings: Settings, findings: Findings) -> None:

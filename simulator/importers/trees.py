@@ -43,7 +43,7 @@ class Tree:
 
 def flat(tree: Tree) -> Iterator[tuple[KeyPath, Any]]:
     """Yield every value that is no table, with its path; a list is a value."""
-    stack: list[tuple[KeyPath, Any]] = [((), tree.data)]
+    stack: list[tuple[KeyPath, object]] = [((), tree.data)]
     while stack:
         path, value = stack.pop()
         if isinstance(value, dict):
@@ -132,7 +132,7 @@ class _YamlBuilder:
         self.place, self.root = place, None
         self.lines: dict[KeyPath, int] = {}
         self.stack: list[Any] = []
-        self.path: list[Any] = []
+        self.path: list[object] = []
         self.keys: list[Any] = []
 
     def take(self, event: Any) -> bool:
@@ -159,7 +159,7 @@ class _YamlBuilder:
             self._scalar(_scalar(event.value) if event.implicit[0] else event.value, event.value, line)
         return isinstance(event, yaml.DocumentEndEvent)
 
-    def _scalar(self, value: Any, text: str, line: int) -> None:
+    def _scalar(self, value: object, text: str, line: int) -> None:
         if self.stack and isinstance(self.stack[-1], dict) and self.keys[-1] is None:
             self.keys[-1] = text
             self.lines.setdefault((*self._where(), text), line)
@@ -187,7 +187,7 @@ class _YamlBuilder:
             self.keys[-1] = None
 
 
-def _scalar(text: str) -> Any:
+def _scalar(text: str) -> object:
     """A plain scalar as YAML 1.2's core schema reads it."""
     if text in _WORDS:
         return _WORDS[text]

@@ -85,14 +85,14 @@ def megatron_script(job: Job) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _array(name: str, flags: Iterator[tuple[str, Any]]) -> list[str]:
+def _array(name: str, flags: Iterator[tuple[str, object]]) -> list[str]:
     def text(value: Any) -> str:
         return "" if value is True else f" {value}"
 
     return [f"{name}=(", *(f"    --{flag}{text(value)}" for flag, value in flags), ")", ""]
 
 
-def _model(job: Job) -> Iterator[tuple[str, Any]]:
+def _model(job: Job) -> Iterator[tuple[str, object]]:
     m = job.workload.model
     yield "use-mcore-models", True
     yield "num-layers", m.layers
@@ -152,7 +152,7 @@ def _letters(m: Model) -> str:
     return "".join(letters) if all(letters) else ""
 
 
-def _experts(job: Job) -> Iterator[tuple[str, Any]]:
+def _experts(job: Job) -> Iterator[tuple[str, object]]:
     m, p = job.workload.model, job.plan
     if not m.experts:
         return
@@ -181,7 +181,7 @@ def _experts(job: Job) -> Iterator[tuple[str, Any]]:
         yield "moe-permute-fusion", True
 
 
-def _parallel(job: Job) -> Iterator[tuple[str, Any]]:
+def _parallel(job: Job) -> Iterator[tuple[str, object]]:
     p = job.plan
     s = resolve(job.workload, p, job.cluster.world_size, f"cluster {job.cluster.name!r}")
     yield "tensor-model-parallel-size", p.tensor_parallel
@@ -232,7 +232,7 @@ def _kind(ours: str) -> str:
     return _CONTEXT[ours]
 
 
-def _training(job: Job) -> Iterator[tuple[str, Any]]:
+def _training(job: Job) -> Iterator[tuple[str, object]]:
     w, p = job.workload, job.plan
     s = resolve(w, p, job.cluster.world_size, f"cluster {job.cluster.name!r}")
     yield "micro-batch-size", p.microbatch_size

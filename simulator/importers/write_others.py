@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from simulator.errors import PlanError
 from simulator.importers.known_models import model_table
@@ -13,7 +13,7 @@ from simulator.importers.torchtitan_stages import SCHEDULES
 from simulator.job import Job
 from simulator.lowering import resolve
 from simulator.plan.plan import Plan
-from simulator.specs.toml_text import toml_value
+from simulator.specs.toml_text import table_lines, toml_value
 from simulator.units import BYTES_PER_ELEMENT
 from simulator.workload.model import Model, load_model
 
@@ -57,7 +57,7 @@ def torchtitan_toml(job: Job) -> str:
             "dtsim export torch-csv for its pipeline_parallel_schedule_csv."
         )
     shards = (p.shard_size or s.data_parallel * p.context_parallel) // p.context_parallel if s.zero_stage else 1
-    tables: dict[str, dict[str, Any]] = {
+    tables: dict[str, dict[str, object]] = {
         "model": _flavor(w.model),
         "optimizer": {"name": "AdamW"},
         "training": {
@@ -117,7 +117,7 @@ def torchtitan_toml(job: Job) -> str:
     return _toml(job, tables)
 
 
-def _flavor(model: Model) -> dict[str, Any]:
+def _flavor(model: Model) -> dict[str, object]:
     """Name and flavour of the model; {} when torchtitan has none of its shape."""
     for words, ours in FLAVORS.items():
         if model_table(ours) and _same(model, load_model(ours)):
@@ -136,7 +136,7 @@ def _same(a: Model, b: Model) -> bool:
     return left == right
 
 
-def _recompute(kind: str, method: str, layers: int) -> dict[str, Any]:
+def _recompute(kind: str, method: str, layers: int) -> dict[str, object]:
     if kind == "operators":
         return {"mode": "selective", "selective_ac_option": "op"}
     if kind == "full" and method == "every":
@@ -148,13 +148,13 @@ def _recompute(kind: str, method: str, layers: int) -> dict[str, Any]:
     return {"mode": kind}
 
 
-def _toml(job: Job, tables: dict[str, dict[str, Any]]) -> str:
+def _toml(job: Job, tables: dict[str, dict[str, object]]) -> str:
     lines = [f"# {job.name}, as torchtitan takes it.  Written by dtsim export torchtitan."]
     if not tables["model"].get("flavor"):
         lines.append(f"# torchtitan has no flavour of the shape of {job.workload.model.name}: add one to its models.")
     for table, fields in tables.items():
         if fields:
-            lines += ["", f"[{table}]", *(f"{key} = {toml_value(value)}" for key, value in fields.items())]
+            lines += table_lines(table, fields)
     return "\n".join(lines) + "\n"
 
 
@@ -186,7 +186,7 @@ def deepspeed_json(job: Job) -> tuple[str, tuple[InCode, ...]]:
             f"DeepSpeed trains in fp32, fp16 or bf16, but precision = {w.precision!r}. Way out: one of these."
         )
     _check_shards(p, "DeepSpeed")
-    zero: dict[str, Any] = {"stage": s.zero_stage}
+    zero: dict[str, object] = {"stage": s.zero_stage}
     if s.zero_stage < 3 and p.overlap_gradients is not None:
         zero["overlap_comm"] = bool(p.overlap_gradients)
     if p.bucket_size:
@@ -203,7 +203,7 @@ def deepspeed_json(job: Job) -> tuple[str, tuple[InCode, ...]]:
             zero[f"zero_{field}"] = True
     if p.shard_size:
         zero["mics_shard_size"] = p.shard_size
-    config: dict[str, Any] = {
+    config: dict[str, object] = {
         "train_batch_size": w.global_batch_size,
         "train_micro_batch_size_per_gpu": p.microbatch_size,
         "gradient_accumulation_steps": s.microbatches,

@@ -6,7 +6,6 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
 
 from simulator.errors import SimulatorError
 from simulator.importers.jobs import load_any_job
@@ -46,7 +45,7 @@ def lost_on_the_way(job: Job, text: str, ending: str, in_code: Sequence[str] = (
     return [f"{name}: {ours}, as read: {theirs[name]}" for name, ours in _choices(job) if ours != theirs[name]]
 
 
-def _choices(job: Job) -> Iterator[tuple[str, Any]]:
+def _choices(job: Job) -> Iterator[tuple[str, object]]:
     """What a job and its plan come to, by field; parts that have a name by it."""
     work, plan = job.workload, resolve(job.workload, job.plan, job.cluster.world_size)
     yield from (

@@ -21,7 +21,7 @@ from simulator.lowering.resolve.resolved_plan import ResolvedPlan
 from simulator.lowering.steps.state import State
 from simulator.program.program import Tensor
 
-__all__ = ["with_groups"]
+__all__ = ["bytes_of", "with_groups"]
 
 
 def with_groups(resolved: ResolvedPlan, begun: Callable[[ResolvedPlan], State]) -> ResolvedPlan:
@@ -40,16 +40,17 @@ def with_groups(resolved: ResolvedPlan, begun: Callable[[ResolvedPlan], State]) 
 def _fullest(state: State) -> float:
     """Bytes of the fullest rank in its fullest action: what stands in any case, tensors of microbatches in flight, temporaries."""
     order, chunks, costs = state.order, state.chunks, state.costs
-    saved = np.array([_bytes(saved_by(state, costs, chunk)) for chunk in chunks])
+    saved = np.array([bytes_of(saved_by(state, costs, chunk)) for chunk in chunks])
     ways = (("forward", [chunk.kinds for chunk in chunks]), ("backward", [chunk.backward for chunk in chunks]))
-    marks = np.array([[_bytes(largest_mark(state, costs, kinds, way)) for kinds in group] for way, group in ways])
+    marks = np.array([[bytes_of(largest_mark(state, costs, kinds, way)) for kinds in group] for way, group in ways])
     starts, frees = order.kind == 0, (order.kind == 1) | (order.kind == 3)
     size = saved[order.chunk] * order.weight
     after = np.cumsum(size * starts - size * frees)  # of all ranks, one behind the other; each ends with nothing
     level = after + size * frees + marks[(~starts).astype(np.int64), order.chunk]
-    stands = np.array([_bytes(tensors) for tensors in resident_tensors(state)])
+    stands = np.array([bytes_of(tensors) for tensors in resident_tensors(state)])
     return float((stands + np.maximum.reduceat(level, order.rank_offsets[:-1])).max())
 
 
-def _bytes(tensors: Iterable[Tensor]) -> float:
+def bytes_of(tensors: Iterable[Tensor]) -> float:
+    """Return the bytes of tensors, without what the allocator loses between them."""
     return sum(tensor.bytes for tensor in tensors if tensor.category != "fragmentation")

@@ -57,7 +57,7 @@ _WORDS = {
 _MEANT = {word: name for name, words in _WORDS.items() for word in words.split()}
 
 
-def read_mesh(text: str, option: str = "--mesh") -> Mesh:
+def read_mesh(text: str) -> Mesh:
     """Return a mesh written NAME=N,NAME=N.
 
     Raises:
@@ -70,16 +70,16 @@ def read_mesh(text: str, option: str = "--mesh") -> Mesh:
     for word in text.split(","):
         name, equals, size = (part.strip() for part in word.partition("="))
         if not (equals and name.isidentifier() and size.isascii() and size.isdigit() and len(size) < 9 and int(size)):
-            raise SpecError(f"{option}: expected NAME=N,NAME=N such as rows=8,cols=8, got {text[:80]!r}")
+            raise SpecError(f"--mesh: expected NAME=N,NAME=N such as rows=8,cols=8, got {text[:80]!r}")
         if name in found:
-            raise SpecError(f"{option}: axis {name!r} is there twice")
+            raise SpecError(f"--mesh: axis {name!r} is there twice")
         found[name] = int(size)
     if math.prod(found.values()) > MOST_RANKS:
-        raise SpecError(f"{option}: a mesh has at most {MOST_RANKS:,} ranks, got {text[:80]}")
+        raise SpecError(f"--mesh: a mesh has at most {MOST_RANKS:,} ranks, got {text[:80]}")
     return tuple(found.items())
 
 
-def read_map(texts: Iterable[str], mesh: Mesh, option: str = "--map") -> dict[str, tuple[str, ...]]:
+def read_map(texts: Iterable[str], mesh: Mesh) -> dict[str, tuple[str, ...]]:
     """Return dimension -> axes of what is written DIM=NAME.
 
     Raises:
@@ -93,10 +93,10 @@ def read_map(texts: Iterable[str], mesh: Mesh, option: str = "--map") -> dict[st
     for text in texts:
         name, equals, axis = (part.strip() for part in text.partition("="))
         if not (name and equals and axis):
-            raise SpecError(f"{option}: expected DIM=NAME such as ffn=cols, got {text[:80]!r}")
-        known = _MEANT.get(name, name)
+            raise SpecError(f"--map: expected DIM=NAME such as ffn=cols, got {text[:80]!r}")
+        known = dimension(name)
         out[known] = (*out.get(known, ()), axis)
-    check_words(out, mesh, option)
+    check_words(out, mesh, "--map")
     return out
 
 
@@ -131,7 +131,7 @@ def rules_of(maps: Mapping[str, Sequence[str]]) -> tuple[Rule, ...]:
     return (*first, *(rule(axis, *dims) for axis, dims in on.items()))
 
 
-def layout_of(maps: Mapping[str, Sequence[str]], mesh: Mesh, graphs: Iterable[LayerGraph], name: str = "map") -> Layout:
+def layout_of(maps: Mapping[str, Sequence[str]], mesh: Mesh, graphs: Iterable[LayerGraph]) -> Layout:
     """Return the layout that lays dimensions on axes.
 
     Raises:
@@ -142,7 +142,7 @@ def layout_of(maps: Mapping[str, Sequence[str]], mesh: Mesh, graphs: Iterable[La
         if not there & set(DIMENSIONS.get(dim, (dim,))):
             known = {user for user, names in DIMENSIONS.items() if there & set(names)}
             raise UnknownNameError("dimension of this model", dim, known | there)
-    return Layout(name, mesh, rules_of(maps))
+    return Layout("map", mesh, rules_of(maps))
 
 
 def batch_ranks(maps: Mapping[str, Sequence[str]], mesh: Mesh) -> int:

@@ -7,7 +7,7 @@ a release its predecessor, a fork what it came from.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
@@ -46,7 +46,7 @@ class Framework(ExtendingSpec):
     receive); partitions_activations (they keep no more than their parts of a chunk's output either, and gather it again before
     its backward); tensor_parallel_overlap (input-gradient collective beside the weight-gradient GEMM);
     fuses_pairs (forward and backward of two microbatches interleaved, so that the communication of one hides under the compute of
-    the other; else one after the other); separate_communicators (gathers and reductions do not queue behind each other).
+    the other; else one after the other).
     Attention: repeats_keys (keys and values are repeated for every query head before the kernel, so that kernel and exchange see
     all of them); ring_in_fp32 (a ring of context parallelism joins partial results by plain fp32 operations);
     ring_traced (the ring is part of a compiled graph: fp32 results are joined by one kernel, and every exchange is waited for
@@ -202,7 +202,6 @@ class Framework(ExtendingSpec):
     partitions_activations: bool = False
     tensor_parallel_overlap: bool
     fuses_pairs: bool
-    separate_communicators: bool
     shards_in_master_precision: bool
     fsdp_prefetch: int = Field(ge=0, le=16)
     reshards_after_forward: bool
@@ -317,13 +316,13 @@ class Framework(ExtendingSpec):
                         raise ValueError(str(error)) from None
         return self
 
-    def lacks(self, plan: Plan, schedule: str | None = None) -> dict[str, Any]:
+    def lacks(self, plan: Plan, schedule: str | None = None) -> dict[str, object]:
         """Return the choices of a plan that keep it from being one that the code runs; {} = it runs it, or nobody looked it up.
 
         Args:
             schedule: by its own name; None where there is none, or it is the user's own.
         """
-        found: dict[str, Any] = {}
+        found: dict[str, object] = {}
         for kind in self.supports:
             chosen = {field: schedule if field == "schedule" else getattr(plan, field) for field in kind}
             beyond = {field: value for field, value in chosen.items() if value is not None and value not in kind[field]}
@@ -332,7 +331,7 @@ class Framework(ExtendingSpec):
             found |= beyond
         return found
 
-    def can(self, field: str, value: Any) -> bool:
+    def can(self, field: str, value: object) -> bool:
         """Return whether the code runs any plan in which a field has this value."""
         allowed = [kind.get(field) for kind in self.supports]
         return not allowed or value is None or any(values is None or value in values for values in allowed)

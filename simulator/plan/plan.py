@@ -6,7 +6,7 @@ Every choice is declared once, here: type, bounds and default, what it says, its
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 
@@ -429,7 +429,7 @@ class Plan(Spec):
 
     @model_validator(mode="before")
     @classmethod
-    def _count_stages(cls, data: Any) -> Any:
+    def _count_stages(cls, data: object) -> object:
         """As many pipeline ranks as stages, where nobody says how many."""
         if isinstance(data, dict) and isinstance(data.get("stages"), list | tuple):
             return {"pipeline_parallel": max(1, len(data["stages"])), **data}

@@ -42,16 +42,25 @@ class Problem(abc.ABC, Generic[Plan]):
         """A cost that no plan goes below, found without planning; 0 where nothing better is known."""
 
     @abc.abstractmethod
-    def cost(self, plan: Plan) -> float:
-        """Return what a plan costs; infinite where it breaks a rule that `check` names."""
+    def broken(self, plan: Plan) -> str:
+        """Return the rule that a plan breaks, in words that say where; "" where it breaks none."""
 
     @abc.abstractmethod
+    def price(self, plan: Plan) -> float:
+        """Return what a plan costs that breaks no rule."""
+
+    def cost(self, plan: Plan) -> float:
+        """Return what a plan costs; infinite where it breaks a rule."""
+        return math.inf if self.broken(plan) else self.price(plan)
+
     def check(self, plan: Plan) -> None:
         """Refuse what is no plan.
 
         Raises:
             PlanError: a rule is broken; the message says which and where.
         """
+        if why := self.broken(plan):
+            raise PlanError(why)
 
     @abc.abstractmethod
     def every_plan(self) -> Iterator[Plan]:

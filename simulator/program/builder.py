@@ -34,6 +34,7 @@ from simulator.program.program import (
     StageMesh,
     Tensor,
 )
+from simulator.program.ragged import frozen
 
 __all__ = ["SPECIAL_DEFAULTS", "ProgramBuilder", "collective_link", "plain_segment", "transfer_link"]
 
@@ -75,9 +76,8 @@ def collective_link(
     message: float = 0.0,
     group: tuple[str, ...] = ("dp",),
     account: str = "dp",
-    dtype: str = "bf16",
 ) -> Link:
-    """Return a collective of `message` bytes per participant over the mesh axes in `group`.
+    """Return a collective in bf16 of `message` bytes per participant over the mesh axes in `group`.
 
     >>> collective_link("bucket", "all_reduce", [0]).collective
     'all_reduce'
@@ -86,7 +86,7 @@ def collective_link(
         name=name,
         kind=COLLECTIVE,
         message=float(message),
-        dtype=dtype,
+        dtype="bf16",
         group=group,
         pipeline_ranks=tuple(ranks),
         account=account,
@@ -278,7 +278,7 @@ class ProgramBuilder:
     def _special_columns(self) -> dict[str, Any]:
         """Return the columns that few programs need; a group whose rows are all ordinary stays empty."""
         types = {"count": np.int8, "slice": np.int16, "slices": np.int16}
-        out: dict[str, Any] = {}
+        out: dict[str, object] = {}
         for group in (("count",), ("slice", "slices"), ("second_chunk", "second_microbatch")):
             if any(row[name] != SPECIAL_DEFAULTS[name] for name in group for row in self._rows):
                 out |= {name: self._column(name, types.get(name, np.int32)) for name in group}
@@ -289,6 +289,4 @@ class ProgramBuilder:
 
 
 def _fixed(values: ArrayLike, dtype: DTypeLike) -> NDArray[Any]:
-    array = np.array(values, dtype)
-    array.flags.writeable = False
-    return array
+    return frozen(np.array(values, dtype))

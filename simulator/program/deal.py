@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from simulator.errors import ProgramError
 from simulator.program.program import COLLECTIVE, COMPUTE, TRANSFER, Effect, End, Link, Program, StageMesh
+from simulator.program.ragged import frozen, offsets
 
 __all__ = ["deal"]
 
@@ -75,7 +76,7 @@ def deal(program: Program, widths: Sequence[int]) -> Program:
         **_after(program, number[lead], len(kept)),
     }
     for column in columns.values():
-        column.flags.writeable = False
+        frozen(column)
     return replace(
         program,
         axes=(("pp", sum(widths)),),
@@ -89,8 +90,8 @@ def deal(program: Program, widths: Sequence[int]) -> Program:
     )
 
 
-def _entries(offsets: NDArray[Any], entries: NDArray[Any], row: int) -> list[int]:
-    found: list[int] = entries[offsets[row] : offsets[row + 1]].tolist()
+def _entries(starts: NDArray[Any], entries: NDArray[Any], row: int) -> list[int]:
+    found: list[int] = entries[starts[row] : starts[row + 1]].tolist()
     return found
 
 
@@ -129,9 +130,7 @@ def _after(program: Program, number: Ints, count: int) -> dict[str, Any]:
     row, other = pairs // count, pairs % count
     return {
         "after": other[row != other].astype(np.int32),
-        "after_offsets": np.concatenate([[0], np.cumsum(np.bincount(row[row != other], minlength=count))]).astype(
-            np.int64
-        ),
+        "after_offsets": offsets(row[row != other], count),
     }
 
 

@@ -11,19 +11,18 @@ order in all of the programs; between them each rank keeps the rows of its own p
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simulator.errors import ProgramError
 from simulator.program.program import Effect, FusedSegment, Link, Program, Segment, StageMesh
-from simulator.program.ragged import ranges
+from simulator.program.ragged import frozen, offsets, ranges
 
 __all__ = ["join", "shared_rows"]
 
 Ints = NDArray[np.int64]
-Column = TypeVar("Column", bound=NDArray[Any])
 Item = Segment | FusedSegment | Link
 _COPIED = ("kind", "action", "rank", "lane", "chunk", "microbatch", "step", "part")
 _SPECIAL = ("count", "slice", "slices", "second_chunk", "second_microbatch")
@@ -112,10 +111,10 @@ def join(
         axes=axes,
         items=items,
         blocks=tuple(blocks.values()),
-        **{name: _frozen(column) for name, column in columns.items()},
+        **{name: frozen(column) for name, column in columns.items()},
         **_streams(held, count),
         **_after(held, count),
-        rank_weight=_frozen(np.array([part.program.rank_weight[part.rank] for part in held])),
+        rank_weight=frozen(np.array([part.program.rank_weight[part.rank] for part in held])),
         effects=effects,
         resident=_of_ranks(held, "resident"),
         host_resident=_of_ranks(held, "host_resident"),
@@ -203,10 +202,10 @@ def _streams(held: list[_Part], count: int) -> dict[str, Any]:
     row = np.concatenate(rows)
     order = np.lexsort((np.concatenate(turns), row))
     return {
-        "stream_rank": _frozen(np.concatenate(ranks).astype(np.int32)),
+        "stream_rank": frozen(np.concatenate(ranks).astype(np.int32)),
         "stream_lane": tuple(lanes),
-        "streams": _frozen(np.concatenate(streams)[order].astype(np.int32)),
-        "stream_offsets": _offsets(row, count),
+        "streams": frozen(np.concatenate(streams)[order].astype(np.int32)),
+        "stream_offsets": offsets(row, count),
     }
 
 
@@ -228,7 +227,7 @@ def _after(held: list[_Part], count: int) -> dict[str, Any]:
         others.append(part.new[other[kept]])
     pairs = np.unique(np.concatenate(rows) * max(1, count) + np.concatenate(others))
     row = pairs // max(1, count)
-    return {"after": _frozen((pairs % max(1, count)).astype(np.int32)), "after_offsets": _offsets(row, count)}
+    return {"after": frozen((pairs % max(1, count)).astype(np.int32)), "after_offsets": offsets(row, count)}
 
 
 def _of_ranks(held: list[_Part], name: str) -> tuple[Effect, ...]:
@@ -237,12 +236,3 @@ def _of_ranks(held: list[_Part], name: str) -> tuple[Effect, ...]:
         return ()
     found = [getattr(part.program, name) for part in held]
     return tuple(some[rank] if some else Effect() for rank, some in enumerate(found))
-
-
-def _offsets(row: Ints, count: int) -> Ints:
-    return _frozen(np.concatenate([[0], np.cumsum(np.bincount(row, minlength=count))]).astype(np.int64))
-
-
-def _frozen(array: Column) -> Column:
-    array.flags.writeable = False
-    return array

@@ -1,13 +1,30 @@
-"""Lists of different lengths, laid end to end in one array."""
+"""Lists of different lengths, laid end to end in one array, and arrays that nobody writes any more."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["ranges"]
+__all__ = ["frozen", "offsets", "ranges"]
+
+Column = TypeVar("Column", bound=NDArray[Any])
+
+
+def frozen(array: Column) -> Column:
+    """Return the array itself, which refuses to be written from now on."""
+    array.flags.writeable = False
+    return array
+
+
+def offsets(owner: NDArray[Any], lists: int) -> NDArray[np.int64]:
+    """Return where each list begins, and where the last one ends, of the list that owns each entry.
+
+    >>> offsets(np.array([0, 0, 2]), 3).tolist()
+    [0, 2, 2, 3]
+    """
+    return frozen(np.concatenate([[0], np.cumsum(np.bincount(owner, minlength=lists))]).astype(np.int64))
 
 
 def ranges(first: Any, counts: NDArray[Any]) -> NDArray[np.int64]:

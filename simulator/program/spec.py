@@ -60,7 +60,7 @@ def verify(program: Program) -> None:
     Traceback (most recent call last):
     simulator.errors.ProgramError: a row cannot wait for itself: row 0 (layer) on rank 0 names itself in `after`
     """
-    known: set[Any] = program.rows.once("rules that they obey", set)
+    known: set[object] = program.rows.once("rules that they obey", set)
     seen = ((_ROWS, ()), (_LANES, program.stream_lane), (_FORM, _form(program)))
     fresh = dict([facts for facts in seen if facts not in known])
     for rule, what in _LOOKS_AT.items():
@@ -76,7 +76,7 @@ _ROWS, _LANES, _FORM, _AMOUNTS = "rows", "lanes", "form", "amounts"
 """What a rule looks at besides the columns of rows: nothing, names of lanes, a `_form`, or what only that program has."""
 
 
-def _form(program: Program) -> tuple[Any, ...]:
+def _form(program: Program) -> tuple[object, ...]:
     """All that rules look at besides the row columns and what is priced: what items are, and how many of everything there are."""
     items = tuple(
         [
@@ -175,7 +175,7 @@ def _axes_have_ranks(program: Program) -> None:
 def _indices_are_in_range(program: Program, effects: bool = False) -> None:
     """With `effects` those alone."""
     streams = len(program.stream_rank)
-    limits: list[tuple[str, Any, int, int, Any]] = [
+    limits: list[tuple[str, NDArray[Any], int, int, NDArray[Any] | None]] = [
         ("item", program.item, 0, len(program.items), None),
         ("kind", program.kind, 0, len(KIND_NAMES), None),
         ("action", program.action, -1, 6, None),
@@ -286,7 +286,7 @@ def _members(ranks: tuple[int, ...]) -> tuple[int, ...]:
 
 def _amounts_are_finite(program: Program) -> None:
     known: dict[
-        int, Any
+        int, object
     ] = {}  # of segments that run the very same one is looked at; held, so that no other gets its number
     for item in program.items:
         if isinstance(item, Link):

@@ -232,7 +232,7 @@ class _Reader:
         table = line.number("table")
         if not self.tables or table != len(self.tables) - 1:
             raise ValueError(f"operators stand below their table, got table {table}")
-        values: dict[str, Any] = {"label": line.text("label"), "kind": read_kind(line.word("kind"))}
+        values: dict[str, object] = {"label": line.text("label"), "kind": read_kind(line.word("kind"))}
         readers: dict[str, Callable[[str, str], Any]] = {
             "beside": read_whole,
             "call": read_call,

@@ -12,13 +12,13 @@ pipeline rank.  Rows keep their order on every stream.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simulator.program.program import COLLECTIVE, Link, Program
-from simulator.program.ragged import ranges
+from simulator.program.ragged import frozen, offsets, ranges
 from simulator.program.replicas import ReplicaMesh
 
 __all__ = ["BAR", "Unfolded", "unfold"]
@@ -35,7 +35,6 @@ BAR = Link(
 )
 """Where classes of replicas wait for each other; takes no time."""
 Ints = NDArray[np.int64]
-Column = TypeVar("Column", bound=NDArray[Any])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -161,7 +160,7 @@ def unfold(program: Program, mesh: ReplicaMesh, class_of: Ints, bits: Ints) -> U
     made = replace(
         program,
         items=items,
-        item=_frozen(item.astype(np.int32)),
+        item=frozen(item.astype(np.int32)),
         stream_offsets=stream_offsets,
         streams=streams,
         after_offsets=after_offsets,
@@ -183,7 +182,7 @@ def _row_columns(program: Program, folded_row: Ints, owner: Ints, bar: NDArray[n
     lanes = int(program.lane.max(initial=0)) + 1
     out["rank"] = (program.rank[folded_row] + owner * program.ranks).astype(np.int32)
     out["lane"] = (program.lane[folded_row] + owner * lanes).astype(np.int32)
-    return {name: _frozen(values) for name, values in out.items()}
+    return {name: frozen(values) for name, values in out.items()}
 
 
 def _rank_columns(program: Program, class_of: Ints) -> dict[str, Any]:
@@ -192,9 +191,9 @@ def _rank_columns(program: Program, class_of: Ints) -> dict[str, Any]:
     classes = len(sizes)
     streams = [program.stream_rank + c * program.ranks for c in range(classes)]
     return {
-        "stream_rank": _frozen(np.concatenate(streams).astype(np.int32)),
+        "stream_rank": frozen(np.concatenate(streams).astype(np.int32)),
         "stream_lane": program.stream_lane * classes,
-        "rank_weight": _frozen((program.rank_weight[None, :] * sizes[:, None] / len(class_of)).reshape(-1)),
+        "rank_weight": frozen((program.rank_weight[None, :] * sizes[:, None] / len(class_of)).reshape(-1)),
         "resident": program.resident * classes,
         "host_resident": program.host_resident * classes,
         "nvme_resident": program.nvme_resident * classes,
@@ -207,20 +206,11 @@ _COPIED = (
 )
 
 
-def _frozen(array: Column) -> Column:
-    array.flags.writeable = False
-    return array
-
-
-def _ragged(offsets: Ints, rows: Ints) -> tuple[Ints, Ints]:
+def _ragged(starts: Ints, rows: Ints) -> tuple[Ints, Ints]:
     """Return (index into `rows`, entry) of all entries of these rows."""
-    width = offsets[rows + 1] - offsets[rows]
+    width = starts[rows + 1] - starts[rows]
     which = np.repeat(np.arange(len(rows)), width)
-    return which, ranges(offsets[rows], width)
-
-
-def _offsets(owner: Ints, rows: int) -> Ints:
-    return _frozen(np.concatenate([[0], np.cumsum(np.bincount(owner, minlength=rows))]).astype(np.int64))
+    return which, ranges(starts[rows], width)
 
 
 def _streams(program: Program, plans: list[_Slots], plan_of: Ints, base: Ints) -> tuple[Ints, NDArray[np.int32]]:
@@ -233,7 +223,7 @@ def _streams(program: Program, plans: list[_Slots], plan_of: Ints, base: Ints) -
         streams_of.append((program.streams[entry].astype(np.int64)[:, None] + lanes * classes[None, :]).reshape(-1))
     owner, streams = np.concatenate(rows_of), np.concatenate(streams_of)
     order = np.argsort(owner, kind="stable")
-    return _offsets(owner, int(base[-1])), _frozen(streams[order].astype(np.int32))
+    return offsets(owner, int(base[-1])), frozen(streams[order].astype(np.int32))
 
 
 def _after(program: Program, plans: list[_Slots], plan_of: Ints, base: Ints) -> tuple[Ints, NDArray[np.int32]]:
@@ -249,7 +239,7 @@ def _after(program: Program, plans: list[_Slots], plan_of: Ints, base: Ints) -> 
     total = int(base[-1])
     pairs = np.unique(np.concatenate(rows_of) * max(total, 1) + np.concatenate(others))
     owner = pairs // max(total, 1)
-    return _offsets(owner, total), _frozen((pairs % max(total, 1)).astype(np.int32))
+    return offsets(owner, total), frozen((pairs % max(total, 1)).astype(np.int32))
 
 
 def _row_bits(program: Program, plans: list[_Slots], plan_of: Ints, bits: Ints, folded_row: Ints, slot: Ints) -> Ints:

@@ -84,7 +84,7 @@ def _draw_memory(axis: Axes, runs: Sequence[tuple[str, Program, Trace]], limit: 
     for number, (labels, times, held) in enumerate(curves.values()):
         highest = max(highest, float(held.max()))
         if len(runs) > 1:
-            colour: Any = f"C{number % 10}"
+            colour: object = f"C{number % 10}"
         else:
             colour = colormaps["viridis"](0.92 * number / max(len(curves) - 1, 1))
         axis.step(

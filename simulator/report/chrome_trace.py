@@ -145,7 +145,7 @@ def _slices(program: Program, prices: Prices, trace: Trace) -> Iterator[str]:
 
 def _facts(item: Segment | FusedSegment | Link, number: int, prices: Prices) -> str:
     """Category and the arguments that all rows of an item share, as the open beginning of JSON."""
-    facts: dict[str, Any] = {"item": item.name, "priced_by": prices.model[number]}
+    facts: dict[str, object] = {"item": item.name, "priced_by": prices.model[number]}
     if not isinstance(item, Link):
         category = item.phase
         facts["layers"] = sum(count for _, count in item.pieces)

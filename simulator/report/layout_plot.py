@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from simulator.errors import shortened
 from simulator.report.save_picture import check_picture, save_picture
 
 if TYPE_CHECKING:
@@ -119,7 +120,7 @@ def _draw(axes: Axes, tensor: TensorPicture, mesh: Mesh) -> None:
     rest = [_side(name, size, tensor, mesh) for name, _ in tensor.dims if name not in (down, across)]
     sums = [f"sum over {axis}" for axis in tensor.sums]
     axes.set_title(
-        _short(tensor.name, 30) + ("\n" if rest or sums else "") + ", ".join((*rest, *sums)), fontsize=8, pad=3
+        shortened(tensor.name, 30) + ("\n" if rest or sums else "") + ", ".join((*rest, *sums)), fontsize=8, pad=3
     )
     if tensor.sign:
         axes.text(-0.33, 0.5, tensor.sign, fontsize=13, ha="center", va="center", transform=axes.transAxes)
@@ -199,7 +200,3 @@ def _legend(axes: Axes, mesh: Mesh) -> None:
     third = f"\nsaturation: {mesh[2][0]} {mesh[2][1]}" if len(mesh) > 2 else ""
     text = f"the mesh;\nframed: rank 0{third}" + (f"\nnot in colour: {others}" if others else "")
     axes.text(-0.35, 0.5, text, fontsize=7.5, ha="right", va="center", transform=axes.transAxes)
-
-
-def _short(text: str, most: int) -> str:
-    return text if len(text) <= most else text[: most - 3] + "..."

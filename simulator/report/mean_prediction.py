@@ -102,7 +102,7 @@ def _pipeline_ranks(p: Prediction) -> NDArray[np.int64]:
 
 
 def mean_prediction(
-    kinds: tuple[OneKind, ...], least: float = 0.0, more: Mapping[str, Any] | None = None
+    kinds: tuple[OneKind, ...], least: float = 0.0, more: Mapping[str, object] | None = None
 ) -> Prediction:
     """Return the mean of several kinds of steps; of one about which nothing more is said, the prediction itself."""
     if len(kinds) == 1 and not (least or more):

@@ -389,7 +389,7 @@ def measure(
     )
 
 
-def _facts(prediction: Prediction, unrolled: int) -> dict[str, Any]:
+def _facts(prediction: Prediction, unrolled: int) -> dict[str, object]:
     """What the run itself adds to the provenance."""
     program, prices, cluster, whole = prediction.program, prediction.prices, prediction.cluster, prediction.whole_runs
     known: dict[bool, list[str]] = {False: [], True: []}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any
 
 from simulator.report.table import Section, Table
 from simulator.schedules.reversal import Reversal
@@ -19,7 +18,7 @@ _MOST = 100
 """Turns of a picture."""
 
 
-def turns_dict(plan: Reversal) -> dict[str, Any]:
+def turns_dict(plan: Reversal) -> dict[str, object]:
     """Return the same as data: layers are numbered in their chunk."""
     return {
         "layers": plan.layers,

@@ -37,7 +37,6 @@ class Schedule(abc.ABC):
         slices: whether parts are slices of the sequence, which causal attention makes unequal in time; where they are,
             `Shape.chunks_per_rank` is the number of slices, and a rank holds one chunk.
         deals: whether the replicas of a stage take microbatches in turn, where stages have as many replicas as they like (`dealt`).
-        balances_slices: whether ranks exchange work so that slices take equal time all the same.
     """
 
     name: ClassVar[str]
@@ -50,7 +49,6 @@ class Schedule(abc.ABC):
     replicas: ClassVar[int] = 1
     slices: ClassVar[bool] = False
     deals: ClassVar[bool] = False
-    balances_slices: ClassVar[bool] = False
 
     @abc.abstractmethod
     def check(self, shape: Shape) -> None:

@@ -16,7 +16,7 @@ from simulator.errors import ProgramError
 from simulator.schedules.action import KINDS, Action, B, Cell, F, I, W, cell_text, parse_cell
 from simulator.schedules.placement import read_only
 
-__all__ = ["KINDS", "Action", "B", "Cell", "F", "I", "PipelineOrder", "W", "warm_up_then_pairs"]
+__all__ = ["Action", "B", "Cell", "F", "I", "PipelineOrder", "W", "warm_up_then_pairs"]
 
 _DTYPES: dict[str, type[np.integer]] = {
     "rank_offsets": np.int64,

@@ -19,5 +19,4 @@ class SlimPipe(Seq1F1B):
         "Li et al., SlimPipe, arXiv:2504.14519, abstract: uniform slices, 1F1B, activations of one microbatch, attention "
         "work moved between ranks; the length of the warm-up is from memory of its peak and was not read again"
     )
-    balances_slices = True
     hops = 2

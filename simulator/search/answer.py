@@ -370,7 +370,7 @@ class Answer(Tabular):
         return [Section(title="what each choice costs", table=Table(headings=heads, rows=rows, left=(0, 5)))]
 
 
-def _named(ranges: Mapping[str, Sequence[Any]]) -> str:
+def _named(ranges: Mapping[str, Sequence[object]]) -> str:
     """The first values of some fields."""
     return "; ".join(
         f"{field} {', '.join(setting_value(v) for v in values[:_SHOWN] if v is not None)}{', ...' if len(values) > _SHOWN else ''}"

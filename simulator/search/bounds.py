@@ -292,8 +292,7 @@ def _exchanged(state: State, rank: int, desk: Desk) -> tuple[float, float]:
     chains = links_of(state, "gradients", rank_held(state, rank))
     first = sum(resolved.reductions * seconds(chain[0]) for chain in chains)
     if resolved.zero_stage == 3:
-        gathers = _gathered(state, rank, seconds)
-        first = max(first, gathers) if resolved.framework.separate_communicators else first + gathers
+        first += _gathered(state, rank, seconds)
     reduced = max((first, *map(seconds, _second_hops(chains))))
     if resolved.zero_stage not in (1, 2) or resolved.overlap_parameters or resolved.optimizer_offload:
         return reduced, 0.0

@@ -191,6 +191,10 @@ class Looked:
     surely: bool = False
     objective: str = "step_time"
 
+    def order(self) -> tuple[float, int]:
+        """Return by what plans are sorted of which the most promising is tried first."""
+        return self.bound, self.point.number
+
     def simulated(self) -> Candidate | str:
         """Return what `simulate()` says of it, or why it refuses it after all."""
         if self.job is None:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from simulator.errors import shortened
 from simulator.report.table import percent
 from simulator.search.candidate import Candidate
 from simulator.search.run import Run
@@ -121,4 +122,4 @@ def _common(reasons: Mapping[str, int]) -> str:
         rules[re.sub(r"[\d.]+", "#", reason)] += count
     rule = rules.most_common(1)[0][0]
     said = next(reason for reason in reasons if re.sub(r"[\d.]+", "#", reason) == rule)
-    return said if len(said) <= 140 else said[:137] + "..."
+    return shortened(said, 140)

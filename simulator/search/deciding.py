@@ -70,7 +70,7 @@ class _Watched(Plan):
 
     _seen: set[str] = PrivateAttr(default_factory=set)
 
-    def __getattribute__(self, name: str) -> Any:
+    def __getattribute__(self, name: str) -> object:
         if name in _NAMES:
             _seen_of(self).add(name)
         elif name == "__dict__":
@@ -101,11 +101,11 @@ def _watched(plan: Plan) -> _Watched:
 class _Values(Mapping[str, Any]):
     """Values of a point that know which were asked for."""
 
-    def __init__(self, values: Mapping[str, Any]) -> None:
+    def __init__(self, values: Mapping[str, object]) -> None:
         self._values = values
         self.seen: set[str] = set()
 
-    def __getitem__(self, field: str) -> Any:
+    def __getitem__(self, field: str) -> object:
         self.seen.add(field)
         return self._values[field]
 

@@ -114,7 +114,7 @@ _BESIDE: dict[str, tuple[str, Callable[[Any], bool], str]] = {
 """Field -> what it needs beside it in these ranges, and in words."""
 
 
-def repeated(values: Mapping[str, Any]) -> str:
+def repeated(values: Mapping[str, object]) -> str:
     """Return why a plan of these ranges is another one of them, said twice; "" = it is not."""
     for field, (other, holds, words) in _BESIDE.items():
         if values.get(field) not in (None, 1) and other in values and not holds(values[other]):

@@ -92,7 +92,7 @@ class Fit:
 def fewest_gpus(
     job: Job,
     ranges: Mapping[str, tuple[Any, ...]],
-    fixed: Mapping[str, tuple[Any, ...]],
+    fixed: Mapping[str, tuple[object, ...]],
     probability: float = 0.9,
     tell: Callable[[str], None] = lambda line: None,
 ) -> Fit:

@@ -118,7 +118,7 @@ class Heads(Growth):
         """A wider and deeper model."""
         model = job.workload.model
         times = amount / model.heads
-        sizes: dict[str, Any] = {"heads": amount, "hidden": round(model.hidden / model.heads * amount)}
+        sizes: dict[str, object] = {"heads": amount, "hidden": round(model.hidden / model.heads * amount)}
         sizes |= {"layers": max(1, round(model.layers * times)), "ffn": _round(model.ffn * times)}
         sizes["kv_heads"] = _keys(model, amount)
         for field in ("expert_ffn", "shared_expert_ffn"):

@@ -23,6 +23,7 @@ import numpy as np
 
 from simulator.hardware.memory_residuals import PARTS, load_memory_residuals
 from simulator.job import Job
+from simulator.lowering.grouping import bytes_of
 from simulator.lowering.layers.expand import LayerCost
 from simulator.lowering.memory.remember import kept_output, resident_tensors, saved_by
 from simulator.lowering.resolve.resolved_plan import ResolvedPlan
@@ -153,7 +154,7 @@ _LASTING: Remembered[Lasting] = Remembered(2**24, lambda found: 4096 + found.byt
 def _lasting(state: State) -> Lasting:
     resident = resident_tensors(state)
     different = {id(tensors): [t for t in tensors if t.category != "fragmentation"] for tensors in resident}
-    sizes = {number: _size(tensors) for number, tensors in different.items()}
+    sizes = {number: bytes_of(tensors) for number, tensors in different.items()}
     parts = frozenset(_parts(tensors) for tensors in different.values())
     return Lasting(np.array([sizes[id(tensors)] for tensors in resident]), parts, _shared(state.resolved))
 
@@ -184,10 +185,6 @@ def _evened_out(stands: tuple[float, ...], peak: float) -> float:
     return math.hypot(*(size * sigma for size, sigma in zip(held, sigmas, strict=True)))
 
 
-def _size(tensors: list[Tensor] | tuple[Tensor, ...]) -> float:
-    return sum(tensor.bytes for tensor in tensors if tensor.category != "fragmentation")
-
-
 def _in_flight(state: State) -> np.ndarray:
     """[ranks] bytes of saved tensors and temporaries at the fullest action of every rank.
 
@@ -207,7 +204,7 @@ def _in_flight(state: State) -> np.ndarray:
         before = behind = contents.first
         gone = (contents.held - contents.behind) @ kept
     if resolved.activation_offload:
-        saved = np.array([_size(saved_by(state, costs, chunk)) for chunk in chunks])
+        saved = np.array([bytes_of(saved_by(state, costs, chunk)) for chunk in chunks])
     elif resolved.framework.keeps_outputs:
         saved += [kept_output(state, costs, chunk) for chunk in chunks]
     marks = np.array([(before * forward).max(axis=1), (behind * backward).max(axis=1)]) - gone
@@ -218,7 +215,7 @@ def _in_flight(state: State) -> np.ndarray:
 @functools.lru_cache(maxsize=2048)
 def _sizes(layers: tuple[LayerCost, ...]) -> np.ndarray:
     """[4, layers] bytes of what each saves, and of its temporaries forward, backward and as a unit's."""
-    each = [[_size(of(cost)) for of in _OF] for cost in layers]
+    each = [[bytes_of(of(cost)) for of in _OF] for cost in layers]
     return np.array(each, np.float64).T
 
 

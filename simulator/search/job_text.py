@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from simulator.errors import SimulatorError
 from simulator.hardware.power import Power
 from simulator.job import Job
-from simulator.specs.toml_text import toml_value
+from simulator.specs.toml_text import table_lines, toml_value
 from simulator.units import WRITTEN
 from simulator.workload.model import Model, load_model
 
@@ -31,7 +30,7 @@ def job_text(job: Job, found: Sequence[str] = ()) -> str:
     """
     work = job.workload
     named = _is_shipped(work.model)
-    workload: dict[str, Any] = {"model": work.model.name} if named else {}
+    workload: dict[str, object] = {"model": work.model.name} if named else {}
     workload |= {
         "sequence_length": work.sequence_length,
         "global_batch_size": work.global_batch_size,
@@ -50,7 +49,7 @@ def job_text(job: Job, found: Sequence[str] = ()) -> str:
         **job.cluster.changes.model_dump(exclude_none=True, context=WRITTEN),
         "parts": parts or None,
     }
-    tables: dict[str, dict[str, Any]] = {
+    tables: dict[str, dict[str, object]] = {
         "workload": workload,
         "model": {} if named else work.model.model_dump(exclude_unset=True, exclude={"aliases", "sources"}),
         "plan": job.plan.model_dump(exclude_unset=True, context=WRITTEN),
@@ -62,7 +61,7 @@ def job_text(job: Job, found: Sequence[str] = ()) -> str:
     for name, table in tables.items():
         held = {key: value for key, value in table.items() if value is not None}
         if held:
-            lines += ["", f"[{name}]", *(f"{key} = {toml_value(value)}" for key, value in held.items())]
+            lines += table_lines(name, held)
     return "\n".join(lines) + "\n"
 
 

@@ -84,7 +84,7 @@ class Family:
         lightest: field -> its value in the lightest member.
     """
 
-    def __init__(self, space: Space, objective: str, lightest: Mapping[str, Any]) -> None:
+    def __init__(self, space: Space, objective: str, lightest: Mapping[str, object]) -> None:
         self._space, self._objective, self._lightest = space, objective, lightest
         self._again = all(field in lightest for field in _AGAIN)
         self._known: dict[tuple[int, bool], float] = {}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 from simulator.job import Job
 from simulator.search.answer import Answer
@@ -28,9 +27,9 @@ _RANGES = {
 def quick_space(job: Job) -> Space:
     """Return the plans that are tried for a job, its framework and kernels kept: degrees, tensor parallelism within a node."""
     offered = offered_ranges(job, any_framework=False, whole=False).ranges
-    ranges: dict[str, tuple[Any, ...]] = {}
+    ranges: dict[str, tuple[object, ...]] = {}
     for field, values in offered.items():
-        chosen: tuple[Any, ...] = _RANGES.get(field, values)
+        chosen: tuple[object, ...] = _RANGES.get(field, values)
         if field == "plan.microbatch_size" and job.workload.model.network:
             chosen = values
         if field == "plan.tensor_parallel":
@@ -64,7 +63,7 @@ def proposed(job: Job) -> tuple[Answer, Candidate | None]:
     return answer, answer.nearly_best(_NEARLY) or answer.nearest
 
 
-def changed_fields(job: Job, answer: Answer, found: Candidate) -> dict[str, Any]:
+def changed_fields(job: Job, answer: Answer, found: Candidate) -> dict[str, object]:
     """Return what a plan that was found changes of the job's own: field of the plan -> value; None = back to the default."""
     old, new = job.plan, answer.space.job_of(found.point).plan
     out = {name: value for name, value in new if value != getattr(old, name)}

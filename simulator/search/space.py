@@ -110,7 +110,7 @@ def with_batch(job: Job, settings: list[str]) -> list[str]:
     return settings if any(setting.startswith(f"{_BATCH}=") for setting in settings) else [*settings, said]
 
 
-def setting_value(value: Any) -> str:
+def setting_value(value: object) -> str:
     """Return a value as a setting takes it."""
     if isinstance(value, bool):
         return str(value).lower()
@@ -224,7 +224,7 @@ def _parts(field: str) -> tuple[str, str]:
     return table, key
 
 
-def _choice(field: str, value: Any) -> Any:
+def _choice(field: str, value: object) -> Any:
     """A value as its field of a plan holds it; rules between fields are not the plan's but those of `resolve`."""
     return _read(field, value) if isinstance(value, list) else _read_once(field, value)
 
@@ -236,7 +236,7 @@ def _read(field: str, value: Any) -> Any:
 _read_once = functools.lru_cache(maxsize=4096, typed=True)(_read)
 
 
-def read_ranges(texts: Sequence[str], option: str = "--range") -> dict[str, tuple[Any, ...]]:
+def read_ranges(texts: Sequence[str], option: str = "--range") -> dict[str, tuple[object, ...]]:
     """Return field -> values of `FIELD=V,V,...`, other programs' names for a field too; lists and texts in quotes are one value each.
 
     Raises:
@@ -245,7 +245,7 @@ def read_ranges(texts: Sequence[str], option: str = "--range") -> dict[str, tupl
     >>> read_ranges(["tp=1,2", "zero_stage=0,1"])
     {'plan.tensor_parallel': (1, 2), 'plan.zero_stage': (0, 1)}
     """
-    out: dict[str, tuple[Any, ...]] = {}
+    out: dict[str, tuple[object, ...]] = {}
     for text in texts:
         field, equals, values = text.partition("=")
         if not equals or not values.strip():
@@ -260,7 +260,7 @@ def read_ranges(texts: Sequence[str], option: str = "--range") -> dict[str, tupl
     return out
 
 
-def table_ranges(table: Mapping[str, Sequence[Any]], place: str) -> dict[str, tuple[Any, ...]]:
+def table_ranges(table: Mapping[str, Sequence[object]], place: str) -> dict[str, tuple[object, ...]]:
     """Return field -> values of a table of a job file.
 
     Args:
@@ -269,7 +269,7 @@ def table_ranges(table: Mapping[str, Sequence[Any]], place: str) -> dict[str, tu
     Raises:
         SpecError: twice the same field or value, or no field of that name.
     """
-    out: dict[str, tuple[Any, ...]] = {}
+    out: dict[str, tuple[object, ...]] = {}
     for key, values in table.items():
         name = _field(key)
         if name in out or len({repr(value) for value in values}) < len(values):
@@ -313,10 +313,10 @@ def _field(name: str) -> str:
 
 def make_space(
     job: Job,
-    ranges: Mapping[str, tuple[Any, ...]],
+    ranges: Mapping[str, tuple[object, ...]],
     fixed: Mapping[str, tuple[Any, ...]],
     any_framework: bool = False,
-    also: Mapping[str, tuple[Any, ...]] | None = None,
+    also: Mapping[str, tuple[object, ...]] | None = None,
 ) -> Space:
     """Return a space, each value checked by itself.
 
@@ -372,7 +372,7 @@ def _check_formats(job: Job) -> None:
         job.cluster.gpu.peak(dtype)
 
 
-def _moves(job: Job, ranges: Mapping[str, Any], fixed: Mapping[str, Any]) -> bool:
+def _moves(job: Job, ranges: Mapping[str, object], fixed: Mapping[str, object]) -> bool:
     """Whether replicas are what is left: a degree or the world is ranged, and nothing says how many there are."""
     named = "plan.data_parallel" in ranges or "plan.data_parallel" in fixed
     return not named and any(field in ranges for field in (*DEGREES, _GPUS))
@@ -391,7 +391,7 @@ _NAMED: Mapping[str, Callable[[str], object]] = {
 """Fields whose values are names, and what looks one up."""
 
 
-def _check(field: str, value: Any) -> None:
+def _check(field: str, value: object) -> None:
     """Refuse a value that its field cannot have, whatever the others are."""
     table, _, key = field.partition(".")
     if field == SPLIT and value in (BALANCED, *_SPLITS):

@@ -72,7 +72,7 @@ def _exchange(resolved: ResolvedPlan) -> dict[str, Any]:
 
 def _provenance(
     workload: Workload, resolved: Any, cluster: Cluster, assumptions: tuple[str, ...], parts: tuple[Part, ...]
-) -> dict[str, Any]:
+) -> dict[str, object]:
     from simulator import __version__
 
     schedule = resolved.schedule

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -76,7 +75,7 @@ def at_own_pace(
         where = shown_numbers(np.unique(which[np.isin(team, alike[one])]))
         name = f"of all {of}" if len(rates) == 1 else f"of {of} {where}"
         kinds.append(OneKind(name, rate / total, alone[one]))
-    facts: dict[str, Any] = {}
+    facts: dict[str, object] = {}
     if resolved.in_waves:
         facts["waves"] = _waves(resolved)
     else:

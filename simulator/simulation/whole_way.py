@@ -112,9 +112,7 @@ def _fusing(workload: Workload, resolved: ResolvedPlan, cluster: Cluster, engine
     return replace(resolved, bucket_sizes=fused([(at, wide * size) for at, size in ready], cycle, resolved.bucket_size))
 
 
-def simulate_program(
-    program: Program, cluster: Cluster, engine: str = "compiled", assumptions: tuple[str, ...] = ()
-) -> Prediction:
+def simulate_program(program: Program, cluster: Cluster, engine: str = "compiled") -> Prediction:
     """Return the prediction of a step that is a program already, such as one that was recorded.
 
     Raises:
@@ -138,7 +136,7 @@ def simulate_program(
         "gpu": priced.cluster.gpu.name,
         "framework": program.framework or "none",
         "program": program.name,
-        "assumptions": list(assumptions),
+        "assumptions": [],
     }
     trained = trained_by(priced.program)
     prediction = measure(trace, priced.program, priced.prices, trained, priced.cluster, facts, priced.ranks)

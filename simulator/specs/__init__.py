@@ -9,7 +9,7 @@ in the working directory first, then in the data that came with the package: a u
 
 from __future__ import annotations
 
-from simulator.specs.extends import Resolved, lineage, resolve
+from simulator.specs.extends import lineage, resolve
 from simulator.specs.files import CsvRows, read_bytes, replacing, write_text
 from simulator.specs.folders import KINDS, data_roots, find_spec, is_path, name_of, names, working_folder
 from simulator.specs.loading import (
@@ -27,7 +27,7 @@ from simulator.specs.loading import (
     together,
     validate_spec,
 )
-from simulator.specs.toml_text import key_lines, read_text, read_toml
+from simulator.specs.toml_text import key_lines, read_toml
 
 __all__ = [
     "KINDS",
@@ -38,7 +38,6 @@ __all__ = [
     "Name",
     "NamedSpec",
     "Names",
-    "Resolved",
     "Spec",
     "data_roots",
     "files_as_they_are",
@@ -52,7 +51,6 @@ __all__ = [
     "name_of",
     "names",
     "read_bytes",
-    "read_text",
     "read_toml",
     "replacing",
     "resolve",

@@ -108,7 +108,7 @@ def resolve(files: Sequence[FileState]) -> Resolved:
     if len(files) == 1:
         return Resolved((files[0].path,), dict(own), dict.fromkeys(own, files[0].path))
     values: dict[str, Any] = {}
-    sources: dict[str, Any] = {}
+    sources: dict[str, object] = {}
     stated_in = dict.fromkeys(own, files[0].path)
     for file in reversed(files):
         data = _read(file)
@@ -128,7 +128,7 @@ def resolve(files: Sequence[FileState]) -> Resolved:
     return Resolved(tuple(file.path for file in files), about | values, stated_in)
 
 
-def _sources(data: dict[str, Any]) -> dict[str, Any]:
+def _sources(data: dict[str, object]) -> dict[str, object]:
     cited = data.get("sources", {})
     return cited if isinstance(cited, dict) else {}
 

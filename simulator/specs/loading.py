@@ -98,7 +98,7 @@ def _load(files: tuple[FileState, ...], cls: type[BaseModel]) -> BaseModel:
 
 
 def validate_spec(
-    data: Mapping[str, Any], cls: type[S], place: str, from_file: bool = True, given: Collection[KeyPath] = ()
+    data: Mapping[str, object], cls: type[S], place: str, from_file: bool = True, given: Collection[KeyPath] = ()
 ) -> S:
     """Return `data` as a `cls`.
 
@@ -118,7 +118,7 @@ def validate_spec(
 
 
 def _validate(
-    data: Mapping[str, Any],
+    data: Mapping[str, object],
     cls: type[S],
     place: str,
     from_file: bool,

@@ -9,7 +9,7 @@ from pydantic import BaseModel
 from pydantic_core import ErrorDetails
 
 from simulator.aliases import explained
-from simulator.errors import FEW, TYPING_SLIP, nearest, nearest_few
+from simulator.errors import FEW, TYPING_SLIP, nearest, nearest_few, shortened
 from simulator.specs.toml_text import KeyPath
 
 __all__ = ["MISSING", "explain", "kind_of"]
@@ -28,7 +28,7 @@ def explain(
     at = _keys_of(item["loc"], cls)
     line = next((lines[at[:n]] for n in range(len(at), 0, -1) if at[:n] in lines), 0)
     where = f"{place}, line {line}" if line else place
-    path = _short(".".join(map(str, at)), 100)
+    path = shortened(".".join(map(str, at)), 100)
     kind, value = item["type"], item["input"]
     whole = kind == "extra_forbidden" or (at and not line)  # a table, and one that the file does not have
     within = whole and any(key[: len(at)] == at for key in given)
@@ -127,14 +127,9 @@ def kind_of(value: object) -> str:
     )
 
 
-def _short(text: str, most: int = 60) -> str:
-    """A text that may be as long as a file, cut where nobody reads on."""
-    return text if len(text) <= most else text[: most - 3] + "..."
-
-
 def _brief(value: object) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, int) and abs(value) >= 10**40:
         return f"a number of about {int(value.bit_length() * 0.30103) + 1} digits"
-    return _short(f'"{value[:100]}"' if isinstance(value, str) else str(value))
+    return shortened(f'"{value[:100]}"' if isinstance(value, str) else str(value), 60)

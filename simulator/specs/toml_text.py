@@ -21,7 +21,9 @@ __all__ = [
     "parse_toml",
     "read_text",
     "read_toml",
+    "table_lines",
     "toml_key",
+    "toml_text",
     "toml_value",
 ]
 
@@ -45,22 +47,21 @@ def read_toml(path: Path | str) -> dict[str, Any]:
     return parse_toml(read_text(path), path)
 
 
-def read_text(path: Path | str, what: str = "TOML file") -> str:
-    """Return the text of a small file; `what` it should be is named in messages.
+def read_text(path: Path | str) -> str:
+    """Return the text of a small file that should be TOML.
 
     Raises:
         SpecError: no regular file, too large, or not UTF-8.
     """
     place = shown_path(path)
-    raw = read_bytes(path, _MAX_FILE, what)
+    raw = read_bytes(path, _MAX_FILE, "TOML file")
     try:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        kind = what.removesuffix(" file")
-        raise SpecError(f"{place}: is no text file (byte {error.start} is not UTF-8); expected {kind}") from None
+        raise SpecError(f"{place}: is no text file (byte {error.start} is not UTF-8); expected TOML") from None
 
 
-def parse_toml(text: str, path: Path | str) -> dict[str, Any]:
+def parse_toml(text: str, path: Path | str) -> dict[str, object]:
     """Return a TOML text as a dict; `path` is named in messages.
 
     Raises:
@@ -78,13 +79,13 @@ def parse_toml(text: str, path: Path | str) -> dict[str, Any]:
         raise SpecError(f"{shown_path(path)}: is no TOML that can be read: {why}") from None
 
 
-def checked(data: Mapping[str, Any], place: str) -> Mapping[str, Any]:
+def checked(data: Mapping[str, Any], place: str) -> Mapping[str, object]:
     """Return what was read.
 
     Raises:
         SpecError: it is nested too deeply, or has a number of a magnitude that nothing has.
     """
-    waiting: list[tuple[Any, KeyPath]] = [(data, ())]
+    waiting: list[tuple[object, KeyPath]] = [(data, ())]
     while waiting:
         value, at = waiting.pop()
         if isinstance(value, Mapping | list):
@@ -160,3 +161,29 @@ def toml_value(value: Any) -> str:
 def toml_key(key: str) -> str:
     """Return a key as TOML has it: bare where it can be, else in quotes."""
     return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else json.dumps(key, ensure_ascii=False)
+
+
+def table_lines(name: str, values: Mapping[str, object]) -> list[str]:
+    """Return a table as lines behind an empty one: its heading, then a line per value.
+
+    >>> table_lines("plan", {"zero_stage": 1})
+    ['', '[plan]', 'zero_stage = 1']
+    """
+    return ["", f"[{name}]", *(f"{toml_key(key)} = {toml_value(value)}" for key, value in values.items())]
+
+
+def toml_text(data: Mapping[str, object]) -> str:
+    """Return a file's text: its own values, then its tables, whose values stand on one line each.
+
+    >>> print(toml_text({"name": "a", "plan": {"zero_stage": 1, "layer_split": [3, 5]}}), end="")
+    name = "a"
+    <BLANKLINE>
+    [plan]
+    zero_stage = 1
+    layer_split = [3, 5]
+    """
+    lines = [f"{key} = {toml_value(value)}" for key, value in data.items() if not isinstance(value, Mapping)]
+    for name, values in data.items():
+        if isinstance(values, Mapping):
+            lines += table_lines(name, values)
+    return "\n".join(lines) + "\n"

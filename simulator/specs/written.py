@@ -39,6 +39,6 @@ def _table(data: Mapping[str, Any], path: tuple[str, ...]) -> Iterator[str]:
         yield from _table(value, (*path, key))
 
 
-def _stands_alone(value: Any, path: tuple[str, ...]) -> bool:
+def _stands_alone(value: object, path: tuple[str, ...]) -> bool:
     inside = value.values() if isinstance(value, Mapping) else ()
     return bool(inside) and (not path or any(isinstance(inner, Mapping) for inner in inside))

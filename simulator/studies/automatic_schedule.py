@@ -31,7 +31,7 @@ from simulator.schedules.order_times import time_order
 from simulator.schedules.placement import Placement
 from simulator.studies.schedule_figures import Times, action_records, check_times
 
-__all__ = ["AutomaticSchedule", "automatic_order", "automatic_schedule", "lower_bound"]
+__all__ = ["AutomaticSchedule", "automatic_schedule", "lower_bound"]
 
 _SEARCH_ACTIONS = 6_000_000
 """Actions that the search may place; more rounds for small shapes, none for large ones."""
@@ -134,23 +134,6 @@ class _Problem:
         return float(end), out
 
 
-def automatic_order(
-    shape: Shape,
-    forward: Times = 1.0,
-    input_grad: Times = 1.0,
-    weight_grad: Times = 1.0,
-    transfer: float = 0.0,
-    memory_limit: float | None = None,
-) -> PipelineOrder:
-    """Return the order of `automatic_schedule`.
-
-    >>> print(automatic_order(Shape(1, 2), memory_limit=1).to_text(), end="")
-    0F0,0I0,0W0,0F1,0I1,0W1
-    """
-    problem = _problem(shape, forward, input_grad, weight_grad, transfer, memory_limit)
-    return _solve(problem, lower_bound(shape, forward, input_grad, weight_grad, transfer, memory_limit))[0]
-
-
 def automatic_schedule(
     shape: Shape,
     forward: Times = 1.0,
@@ -236,7 +219,9 @@ def lower_bound(
     return float((head + np.maximum(work + away + tail, turnover)).max())
 
 
-def _problem(shape: Shape, forward: Any, input_grad: Any, weight_grad: Any, transfer: float, limit: Any) -> _Problem:
+def _problem(
+    shape: Shape, forward: Times, input_grad: Times, weight_grad: Times, transfer: float, limit: float | None
+) -> _Problem:
     p, v = shape.ranks, shape.chunks_per_rank
     times = np.empty((3, p))
     for row, (name, given) in enumerate(

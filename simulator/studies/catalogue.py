@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from simulator.errors import UnknownNameError
+from simulator.errors import UnknownNameError, shortened
 from simulator.options.option import declared
 from simulator.options.page import default, matters_with, values
 from simulator.plan.plan import Plan
@@ -144,7 +144,7 @@ def list_kind(kind: str) -> list[tuple[str, str]]:
 
         return [(name, "") for name in KINDS]
     if kind == "options":
-        return [(option.name, _short(option.doc)) for option in declared(Plan).values()]
+        return [(option.name, shortened(option.doc, 110)) for option in declared(Plan).values()]
     if kind in FAMILIES:
         return [(name, _first_line(member)) for name, member in _family(kind).members.items()]
     return [(name, _brief(kind, name)) for name in names(kind)]
@@ -158,7 +158,7 @@ def _family(kind: str) -> Family[Any]:
     return found
 
 
-def _first_line(member: Any) -> str:
+def _first_line(member: object) -> str:
     return (type(member).__doc__ or "").strip().split("\n")[0]
 
 
@@ -194,11 +194,7 @@ def _brief(kind: str, name: str) -> str:
         text = templates[kind]() if kind in templates else ""
     except (KeyError, AttributeError, TypeError):
         text = "(its file is wrong: dtsim show says how)"
-    return _short(text)
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= 110 else text[:107] + "..."
+    return shortened(text, 110)
 
 
 def _rounded(quantity: str) -> str:
@@ -409,14 +405,14 @@ def _picture(schedule: str) -> str:
     return render_timeline(figures.program, figures.trace)
 
 
-def _flat(table: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
-    out: list[tuple[str, Any]] = []
+def _flat(table: dict[str, object], prefix: str = "") -> list[tuple[str, object]]:
+    out: list[tuple[str, object]] = []
     for key, value in table.items():
         out += _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else [(prefix + key, value)]
     return out
 
 
-def _said(value: Any) -> str:
+def _said(value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, list) and value and all(isinstance(one, dict) for one in value):

@@ -185,7 +185,7 @@ def _memory_changes(now: ResolvedPlan) -> Iterator[Change]:
                 "recompute_checkpoints",
                 *(() if kind == "full" else ("partition_activations",)),
             )
-            none: dict[str, Any] = dict.fromkeys(rest)
+            none: dict[str, object] = dict.fromkeys(rest)
             yield Change(name=f"recompute {kind}", plan={"recompute": kind} | none)
     if now.tensor_parallel > 1:
         word = "without" if now.sequence_parallel else "with"
@@ -221,7 +221,11 @@ def _degree_changes(job: Job, now: ResolvedPlan) -> Iterator[Change]:
             continue
         if tensor > job.cluster.node.gpus:
             continue
-        plan: dict[str, Any] = {"tensor_parallel": int(tensor), "pipeline_parallel": int(pipeline), "layer_split": None}
+        plan: dict[str, object] = {
+            "tensor_parallel": int(tensor),
+            "pipeline_parallel": int(pipeline),
+            "layer_split": None,
+        }
         plan["data_parallel"] = int(data) if job.plan.data_parallel is not None else None
         if tensor == 1:
             alone = ("overlap_tensor_parallel", "tensor_parallel_splits", "vocabulary_parallel_loss")

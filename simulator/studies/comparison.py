@@ -119,12 +119,12 @@ class Row:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the row as JSON: the keys of `dtsim run`, or `reason`."""
-        head: dict[str, Any] = {"name": self.name, "settings": list(self.settings), "reason": self.reason or None}
+        head: dict[str, object] = {"name": self.name, "settings": list(self.settings), "reason": self.reason or None}
         if self.prediction is None:
             return head
         answer = self.prediction.to_dict()
         answer.pop("schema_version")
-        facts: dict[str, Any] = {} if self.pipeline is None else {"pipeline": asdict(self.pipeline)}
+        facts: dict[str, object] = {} if self.pipeline is None else {"pipeline": asdict(self.pipeline)}
         facts |= {} if self.power is None else {"power": self.power.to_dict()}
         facts |= {"tokens_per_second": self.prediction.tokens / self.prediction.step_time}
         facts |= {"price_usd_per_step": self.price, "price_usd_per_million_tokens": self.price_per_million_tokens}
@@ -285,7 +285,7 @@ def _pace(p: Prediction, best: Prediction | None) -> str:
     return ", as quick within the band" if _rate(p) * best.high >= best.tokens else ""
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: Any) -> object:
     """A setting's value as a cell."""
     return value if isinstance(value, str | int | float) else str(value)
 

@@ -105,7 +105,7 @@ class Explanation:
         kernels = sum(p.breakdown[name] for name in ("forward", "backward", "recompute"))
         return traffic_of(p.program, p.prices, p.hardware_flops / p.world_size, kernels)
 
-    def _gain(self, trial: Trial) -> dict[str, Any]:
+    def _gain(self, trial: Trial) -> dict[str, object]:
         p = trial.outcome
         gain = None if p is None else self.prediction.step_time / p.step_time - 1.0
         return trial.to_dict() | {"speedup": gain}

@@ -366,7 +366,7 @@ def _nothing(one: Tried) -> str:
 
 def _plan(one: Candidate) -> str:
     """A plan's choices that are not off, briefly."""
-    values: Mapping[str, Any] = one.point.values
+    values: Mapping[str, object] = one.point.values
     return " ".join(
         f"{field.partition('.')[2]}={value}" if value is not True else field.partition(".")[2]
         for field, value in values.items()

@@ -38,7 +38,11 @@ class JobFileText:
 
 
 def write_job(
-    name: str, model: str | Mapping[str, Any], cluster: str, gpus: int | None = None, sequence_length: int | None = None
+    name: str,
+    model: str | Mapping[str, object],
+    cluster: str,
+    gpus: int | None = None,
+    sequence_length: int | None = None,
 ) -> JobFileText:
     """Return a commented job file for a model on a cluster.
 
@@ -55,7 +59,7 @@ def write_job(
     hardware = load_cluster(cluster, gpus)
     described = load_model(model) if isinstance(model, str) else validate_spec(model, Model, "table [model]")
     length = sequence_length or described.usual_length
-    plan: dict[str, Any] = {"framework": "megatron_core"}
+    plan: dict[str, object] = {"framework": "megatron_core"}
     start = _data(name, model, hardware, length, plan)
     answer, found = proposed(make_job(start, "dtsim init", name))
     if found is None:
@@ -67,11 +71,11 @@ def write_job(
     return JobFileText(text=text, job=make_job(tomllib.loads(text), "dtsim init", name), prediction=prediction)
 
 
-def _plan(job: Job, chosen: Mapping[str, Any]) -> dict[str, Any]:
+def _plan(job: Job, chosen: Mapping[str, object]) -> dict[str, object]:
     """The plan of a job, as its file says it: the degrees always, else what was chosen and is not off."""
     plan = job.plan
     replicas = job.cluster.world_size // plan.model_parallel_size
-    out: dict[str, Any] = {
+    out: dict[str, object] = {
         "tensor_parallel": plan.tensor_parallel,
         "pipeline_parallel": plan.pipeline_parallel,
         "data_parallel": replicas,
@@ -85,15 +89,15 @@ def _plan(job: Job, chosen: Mapping[str, Any]) -> dict[str, Any]:
     return out | {name: value for name, value in kept.items() if _said(name, value) and name not in alone}
 
 
-def _said(name: str, value: Any) -> bool:
+def _said(name: str, value: object) -> bool:
     """Whether a choice is written: recompute always, others where they are not off."""
     return name == "recompute" or value not in (None, False, 0, 1) or (name == "zero_stage" and bool(value))
 
 
 def _data(
-    name: str, model: str | Mapping[str, Any], cluster: Cluster, length: int, plan: dict[str, Any]
+    name: str, model: str | Mapping[str, Any], cluster: Cluster, length: int, plan: dict[str, object]
 ) -> dict[str, Any]:
-    workload: dict[str, Any] = {"model": model} if isinstance(model, str) else {}
+    workload: dict[str, object] = {"model": model} if isinstance(model, str) else {}
     batch = _batch(cluster.world_size, length)
     workload |= {
         "sequence_length": length,

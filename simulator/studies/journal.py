@@ -95,7 +95,7 @@ class Journal:
                 place += len(line)
 
 
-def _entry(line: bytes) -> tuple[str, dict[str, Any]] | None:
+def _entry(line: bytes) -> tuple[str, dict[str, object]] | None:
     """A line as (key, row); None where it is none."""
     try:
         key, row = json.loads(line)

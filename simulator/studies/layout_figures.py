@@ -18,7 +18,7 @@ from simulator.partition.derive import DerivedOp, derive
 from simulator.partition.einsum_text import einsum_text
 from simulator.partition.exchanges import Collective
 from simulator.partition.infer import Inferred
-from simulator.partition.layout import Shard
+from simulator.partition.layout import PARTIAL, Placement, Shard
 from simulator.partition.placements import LaidOut
 from simulator.partition.sbp import to_sbp
 from simulator.partition.signatures import Chosen, op_boxing_bytes
@@ -31,7 +31,7 @@ from simulator.workload.model import Model
 from simulator.workload.operator import KernelStyle
 from simulator.workload.precision import precision_named
 
-__all__ = ["Block", "LayoutFigures", "OpFigures", "kernel_style", "layout_figures", "model_blocks"]
+__all__ = ["Block", "LayoutFigures", "OpFigures", "layout_figures", "model_blocks"]
 
 Mesh = tuple[tuple[str, int], ...]
 
@@ -130,7 +130,7 @@ class LayoutFigures:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON answer of `dtsim layout`."""
-        out: dict[str, Any] = {
+        out: dict[str, object] = {
             "model": self.model,
             "layout": self.layout,
             "mesh": dict(self.mesh),
@@ -157,7 +157,7 @@ class LayoutFigures:
         return out
 
 
-def _op_dict(block: Block, op: OpFigures, mesh: Mesh) -> dict[str, Any]:
+def _op_dict(block: Block, op: OpFigures, mesh: Mesh) -> dict[str, object]:
     derived, seconds = op.derived, op.seconds
     collectives = [_collective_dict(c) for c in derived.collectives]
     out = {
@@ -190,7 +190,7 @@ def _op_dict(block: Block, op: OpFigures, mesh: Mesh) -> dict[str, Any]:
     return out
 
 
-def _collective_dict(c: Collective) -> dict[str, Any]:
+def _collective_dict(c: Collective) -> dict[str, object]:
     return {
         "kind": c.kind,
         "axes": list(c.axes),
@@ -202,22 +202,18 @@ def _collective_dict(c: Collective) -> dict[str, Any]:
     }
 
 
-def _word(placement: object) -> str:
+def _word(placement: Placement) -> str:
     """A placement in OneFlow's letters, with the dimension's name: S(ffn), B, P."""
-    return (
-        f"S({placement.dim})" if isinstance(placement, Shard) else "P" if getattr(placement, "is_sum", False) else "B"
-    )
+    return f"S({placement.dim})" if isinstance(placement, Shard) else "P" if placement == PARTIAL else "B"
 
 
-def kernel_style(framework: str = "megatron_core") -> KernelStyle:
-    """Return the kernels of a framework's profile."""
-    profile = load_framework(framework)
+def _kernels() -> KernelStyle:
+    """Those of Megatron-Core."""
+    profile = load_framework("megatron_core")
     return KernelStyle(**{f.name: getattr(profile, f.name) for f in fields(KernelStyle) if hasattr(profile, f.name)})
 
 
-def model_blocks(
-    model: Model, batch: int, sequence: int, vocabulary: int, style: KernelStyle | None = None
-) -> tuple[Block, ...]:
+def model_blocks(model: Model, batch: int, sequence: int, vocabulary: int) -> tuple[Block, ...]:
     """Return the graphs of all kinds of layers of a model, with how often it has each.
 
     Args:
@@ -229,7 +225,7 @@ def model_blocks(
     for kind in layer_kinds(model):
         length = model.target_length if in_decoder(kind) and model.encoder_layers else sequence
         graph = family.graph(
-            model, kind, batch, length, precision_named("bf16"), style or kernel_style(), vocabulary, source=sequence
+            model, kind, batch, length, precision_named("bf16"), _kernels(), vocabulary, source=sequence
         )
         out.append(Block(kind, count.get(kind, 1) or 1, graph))
     return tuple(out)

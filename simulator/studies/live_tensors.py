@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from simulator.report.prediction import Prediction
 
 __all__ = ["live_at_peak"]
@@ -11,7 +9,7 @@ __all__ = ["live_at_peak"]
 _MOST = 12
 
 
-def live_at_peak(prediction: Prediction) -> dict[str, Any]:
+def live_at_peak(prediction: Prediction) -> dict[str, object]:
     """Return the fullest pipeline rank, when it is fullest [s], and the largest tensors that are live then [B]."""
     memory = prediction.memory
     rank = prediction.fullest

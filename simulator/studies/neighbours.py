@@ -286,7 +286,7 @@ def bytes_leaving(program: Program, size: int, node: int) -> float:
 
 
 def _group_bytes(
-    axes: Axes, group: tuple[str, ...], kind: str, message: float, call: Any, size: int, node: int
+    axes: Axes, group: tuple[str, ...], kind: str, message: float, call: object, size: int, node: int
 ) -> float:
     """Bytes that leave all domains when all groups along these axes run a collective once."""
     place: GroupPlacement = place_group(axes, group, size)

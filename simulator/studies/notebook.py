@@ -40,7 +40,7 @@ def _in_notebook() -> bool:
         return False
     from IPython import get_ipython
 
-    shell: Any = get_ipython()
+    shell: object = get_ipython()
     return shell is not None and hasattr(shell, "kernel")
 
 

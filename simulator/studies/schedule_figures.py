@@ -267,7 +267,13 @@ def _steps(schedule: Schedule, shape: Shape) -> int:
 
 
 def _spans(
-    schedule: Schedule, shape: Shape, makespan: float, rank: Any, action: Any, start: Any, end: Any
+    schedule: Schedule,
+    shape: Shape,
+    makespan: float,
+    rank: NDArray[np.int32],
+    action: NDArray[np.int8],
+    start: NDArray[np.float64],
+    end: NDArray[np.float64],
 ) -> tuple[float, NDArray[np.float64]]:
     """Makespan, and per rank the time from its first start to its last end.
 

@@ -165,7 +165,7 @@ def load_study(path: str) -> Study:
     return study
 
 
-def _check(path: str, vary: Sequence[tuple[str, tuple[Any, ...]]], fixed: Sequence[str]) -> None:
+def _check(path: str, vary: Sequence[tuple[str, tuple[object, ...]]], fixed: Sequence[str]) -> None:
     check_keys([f"{field}=" for field, _ in vary] + list(fixed))
     names = [field for field, _ in vary]
     twice = [field for field in names if names.count(field) > 1 or any(one.startswith(f"{field}=") for one in fixed)]

@@ -63,7 +63,7 @@ class Sweep(Tabular):
         """See `Tabular.tables`."""
         return {"points": partial(self._points)}
 
-    def _points(self) -> Iterator[dict[str, Any]]:
+    def _points(self) -> Iterator[dict[str, object]]:
         numbers = np.flatnonzero(self.places >= 0)
         rows = self.journal.rows(self.places[numbers])
         return (_row(self.study, int(number)) | row for number, row in zip(numbers, rows, strict=True))
@@ -185,14 +185,14 @@ def _blocks(numbers: np.ndarray[Any, Any], side_by_side: int, pace: Callable[[],
         start += size
 
 
-def _simulated(study: Study, numbers: list[int]) -> list[tuple[int, dict[str, Any]]]:
+def _simulated(study: Study, numbers: list[int]) -> list[tuple[int, dict[str, object]]]:
     """Return (number, row) of each point; one that cannot be is a row with its reason."""
     remember_at_most(_KEPT_BYTES)
     with undisturbed(), files_as_they_are():
         return [(number, _result(study, number)) for number in numbers]
 
 
-def _result(study: Study, number: int) -> dict[str, Any]:
+def _result(study: Study, number: int) -> dict[str, object]:
     try:
         prediction = simulate_job(study.job(number))
     except SimulatorError as refusal:
@@ -203,11 +203,11 @@ def _result(study: Study, number: int) -> dict[str, Any]:
     return {"status": "ok", "reason": None} | {key: _plain(value) for key, value in record.items()}
 
 
-def _lost(why: str) -> dict[str, Any]:
+def _lost(why: str) -> dict[str, object]:
     return {"status": "failed", "reason": f"its worker was lost every time it was tried ({why})"}
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: Any) -> object:
     return value.item() if hasattr(value, "item") else value
 
 

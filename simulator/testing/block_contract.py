@@ -17,8 +17,8 @@ from simulator.lowering.layers.expand import layer_costs, layer_kinds
 from simulator.partition.compose import compose
 from simulator.plan.plan import Plan
 from simulator.program.program import OperatorTable
-from simulator.registry import Family
 from simulator.specs import validate_spec
+from simulator.testing import require
 from simulator.workload.blocks.attention import ATTENTIONS
 from simulator.workload.blocks.attention.base import Attention
 from simulator.workload.blocks.mixer import MIXERS
@@ -83,15 +83,9 @@ def trying(member: Attention | Mixer) -> Iterator[None]:
     Raises:
         AssertionError: it has no source.
     """
-    _require(bool(getattr(member, "source", "")), f"{member.name}: no source")
-    family: Family[Any] = ATTENTIONS if isinstance(member, Attention) else MIXERS
-    family.members[member.name] = member
-    family.__dict__.pop("_aliases", None)
-    try:
+    require(bool(getattr(member, "source", "")), f"{member.name}: no source")
+    with ATTENTIONS.trying(member) if isinstance(member, Attention) else MIXERS.trying(member):
         yield
-    finally:
-        del family.members[member.name]
-        family.__dict__.pop("_aliases", None)
 
 
 class BlockContract:
@@ -121,7 +115,7 @@ class BlockContract:
         """Operators own the weights of the graph, no more and no less."""
         owned = sum(o.parameters for o in operators(graph))
         made = sum(w.elements for w in graph.weights)
-        _require(owned == made, f"{graph.kind}: operators own {owned} weights, the graph has {made}")
+        require(owned == made, f"{graph.kind}: operators own {owned} weights, the graph has {made}")
 
     @staticmethod
     def check_products(graph: LayerGraph) -> None:
@@ -130,11 +124,11 @@ class BlockContract:
             if isinstance(op, Product):
                 b, m, n, k = operator.shape
                 rows = sum(out.elements for _, _, out in op.pairs)
-                _require(
+                require(
                     m * n * (b if not op.matrices else 1) == rows, f"{op.label}: {m} x {n} is not its output, {rows}"
                 )
-                _require(b * m * n * k > 0, f"{op.label}: a product of nothing: {operator.shape}")
-                _require(sum(operator.widths) == n, f"{op.label}: products of {operator.widths} columns make {n}")
+                require(b * m * n * k > 0, f"{op.label}: a product of nothing: {operator.shape}")
+                require(sum(operator.widths) == n, f"{op.label}: products of {operator.widths} columns make {n}")
 
     @staticmethod
     def check_kept(graph: LayerGraph) -> None:
@@ -142,9 +136,9 @@ class BlockContract:
         given = {t.name for t in graph.inputs}
         for op in graph.ops:
             for keep in op.keeps:
-                _require(keep.bytes > 0, f"{op.label} keeps {keep.tensor.name!r}, which is empty")
+                require(keep.bytes > 0, f"{op.label} keeps {keep.tensor.name!r}, which is empty")
                 outside = keep.tensor.name in given and keep.droppable
-                _require(
+                require(
                     not outside, f"{op.label}: {keep.tensor.name!r} comes from outside, so no recompute makes it again"
                 )
 
@@ -161,9 +155,9 @@ class BlockContract:
                 layout = compose("megatron", t)
                 split = sum(w.elements for w in weights[kind] if layout.along(w.dims))
                 held = split / t + sum(w.elements for w in weights[kind]) - split
-                _require(cost.parameters == held, f"{kind}: a rank of {t} holds {cost.parameters} weights, not {held}")
+                require(cost.parameters == held, f"{kind}: a rank of {t} holds {cost.parameters} weights, not {held}")
                 once, twice = (_product_flops(table) for table in (cost.forward, cost.backward))
-                _require(twice == 2 * once, f"{kind}: products are {once} FLOP forward and {twice} backward")
+                require(twice == 2 * once, f"{kind}: products are {once} FLOP forward and {twice} backward")
 
     @staticmethod
     def renamed(graph: LayerGraph) -> LayerGraph:
@@ -173,8 +167,3 @@ class BlockContract:
 
 def _product_flops(table: OperatorTable) -> float:
     return float(sum(flops for work, flops in zip(table.work, table.flops, strict=True) if work == "gemm"))
-
-
-def _require(condition: bool, message: str) -> None:
-    if not condition:
-        raise AssertionError(message)

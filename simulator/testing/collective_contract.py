@@ -18,6 +18,7 @@ from simulator.collectives.base import KINDS, PROTOCOLS, Collective, Leg, Patter
 from simulator.collectives.rounds import legs_of, pattern_of
 from simulator.hardware.coefficients import load_cost_table
 from simulator.hardware.fabric import Fabric, GroupPlacement, describe_group
+from simulator.testing import require
 
 __all__ = ["CollectiveContract", "contributions", "step_seconds"]
 
@@ -38,12 +39,12 @@ class CollectiveContract:
         """
         for field, known in (("kinds", KINDS), ("protocols", PROTOCOLS)):
             named = getattr(member, field)
-            _require(
+            require(
                 bool(named) and not isinstance(named, str), f"{member.name}: {field} is a tuple of words, not {named!r}"
             )
             unknown = sorted(set(named) - set(known))
-            _require(not unknown, f"{member.name}: {field}: {unknown} is not among {', '.join(known)}")
-        _require(bool(getattr(member, "source", "")), f"{member.name}: no source")
+            require(not unknown, f"{member.name}: {field}: {unknown} is not among {', '.join(known)}")
+        require(bool(getattr(member, "source", "")), f"{member.name}: no source")
         pairs = [(kind, g) for kind in member.kinds for g in GROUPS if kind != "send_recv" or g.ranks == 2]
         return [(kind, g) for kind, g in pairs if member.works(kind, g)]
 
@@ -53,7 +54,7 @@ class CollectiveContract:
             parts = _parts(member, kind, place)
             held = contributions(kind, place.ranks, member.phases(kind, place), parts, member.endpoints(place))
             missing = _missing(kind, place.ranks, held, parts)
-            _require(not missing, f"{member.name} {kind} on {place.ranks} ranks of {place.nodes} nodes: {missing[:3]}")
+            require(not missing, f"{member.name} {kind} on {place.ranks} ranks of {place.nodes} nodes: {missing[:3]}")
 
     def check_time(self, member: Collective) -> None:
         """On idle wires the steps take the closed form's time; a pipeline's does so in the limit of many chunks."""
@@ -61,17 +62,15 @@ class CollectiveContract:
             hops, volume = member.hops(kind, place), member.volume(kind, place)
             label = f"{member.name} {kind} on {place.ranks} ranks of {place.nodes} nodes"
             latency = step_seconds(member.steps(kind, place), message=0.0)
-            _require(abs(latency - hops * ALPHA) < 1e-9, f"{label}: {latency} of latency, the closed form says {hops}")
+            require(abs(latency - hops * ALPHA) < 1e-9, f"{label}: {latency} of latency, the closed form says {hops}")
             if kind in member.pipelined:
                 chunks = 64
                 wire = step_seconds(member.steps(kind, place, chunks), message=1.0, alpha=0.0)
                 most = volume * (chunks + hops) / chunks
-                _require(
-                    volume - 1e-9 <= wire <= most + 1e-9, f"{label}: {wire} on the wire, not in [{volume}, {most}]"
-                )
+                require(volume - 1e-9 <= wire <= most + 1e-9, f"{label}: {wire} on the wire, not in [{volume}, {most}]")
             else:
                 wire = step_seconds(member.steps(kind, place), message=1.0, alpha=0.0)
-                _require(abs(wire - volume) < 1e-9, f"{label}: {wire} on the wire, the closed form says {volume}")
+                require(abs(wire - volume) < 1e-9, f"{label}: {wire} on the wire, the closed form says {volume}")
 
     def check_patterns(self, member: Collective) -> None:
         """The arrays say of every port what the phases say; the legs add them up."""
@@ -81,14 +80,14 @@ class CollectiveContract:
             ports = member.endpoints(place)
             flat = [_ports(p, ports) for p, repeat in listed for _ in range(repeat)]
             arrays = [_ports(p, ports) for p, repeat in member.patterns(kind, place) for _ in range(repeat)]
-            _require(len(flat) == len(arrays), f"{label}: {len(arrays)} rounds as arrays, {len(flat)} phases")
-            _require(bool(np.allclose(flat, arrays)), f"{label}: the arrays load other ports than the phases")
+            require(len(flat) == len(arrays), f"{label}: {len(arrays)} rounds as arrays, {len(flat)} phases")
+            require(bool(np.allclose(flat, arrays)), f"{label}: the arrays load other ports than the phases")
             if ports == place.ranks:
                 pipelined, turns = kind in member.pipelined, kind in member.rotates
                 found = legs_of(member.patterns(kind, place), place, pipelined, turns)
                 given = member.legs(kind, place)
                 same = np.allclose(_sums(found), _sums(given))
-                _require(bool(same), f"{label}: legs {given}, the patterns give {found}")
+                require(bool(same), f"{label}: legs {given}, the patterns give {found}")
 
     def check_cost(self, member: Collective) -> None:
         """Costs are finite, grow with the message and the latency does not fall with more nodes."""
@@ -100,15 +99,15 @@ class CollectiveContract:
                     continue
                 times = member.seconds(kind, np.array([8.0, 2.0**20, 2.0**30]), place, _WIRES, protocol)
                 rising = 0 < times[0] < times[1] < times[2] < np.inf
-                _require(bool(rising), f"{member.name} {kind} {protocol}: times do not rise: {times}")
-                _require(
+                require(bool(rising), f"{member.name} {kind} {protocol}: times do not rise: {times}")
+                require(
                     cost.bandwidth <= cost.ceiling * 1.0001, f"{member.name} {kind} {protocol}: beyond the bare wires"
                 )
 
     def check_source(self, member: Collective) -> None:
         """Kinds, protocols and source are given, and the family finds it by its name."""
         self.cases(member)
-        _require(ALGORITHMS.get(member.name) is member, f"{member.name}: the family finds another")
+        require(ALGORITHMS.get(member.name) is member, f"{member.name}: the family finds another")
 
 
 _WIRES = Fabric(
@@ -166,7 +165,7 @@ def contributions(kind: str, ranks: int, phases: Iterable[Phase], parts: int, en
             for rank in transfer.destinations:
                 before = held[rank].get(part, frozenset())
                 if transfer.combines:
-                    _require(
+                    require(
                         not before & data, f"rank {rank} would add part {part} of ranks {sorted(before & data)} twice"
                     )
                 held[rank][part] = before | data if transfer.combines else data
@@ -178,8 +177,8 @@ def _sum(held: Held, transfer: Transfer, part: int) -> frozenset[int]:
     out: frozenset[int] = frozenset()
     for rank in transfer.sources:
         data = held[rank].get(part, frozenset())
-        _require(bool(data), f"rank {rank} would send part {part}, which it does not hold")
-        _require(not out & data, f"part {part} of ranks {sorted(out & data)} would be added twice")
+        require(bool(data), f"rank {rank} would send part {part}, which it does not hold")
+        require(not out & data, f"part {part} of ranks {sorted(out & data)} would be added twice")
         out |= data
     return out
 
@@ -231,8 +230,3 @@ def _missing(kind: str, ranks: int, held: Held, parts: int) -> list[str]:
         if sorted(p for own in complete for p in own) != list(range(parts)) or len({len(own) for own in complete}) != 1:
             wrong.append(f"complete parts by rank: {complete}")
     return wrong
-
-
-def _require(condition: bool, message: str) -> None:
-    if not condition:
-        raise AssertionError(message)

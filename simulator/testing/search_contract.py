@@ -6,10 +6,9 @@ simulated, by the grid.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import inspect
-from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from simulator.job import job_from_names
@@ -36,18 +35,9 @@ def small_spaces() -> tuple[Space, ...]:
     return tuple(make_space(job, read_ranges(ranges), {}) for job, (_, ranges) in zip(jobs, _SPACES, strict=True))
 
 
-@contextlib.contextmanager
-def trying(strategy: Strategy) -> Iterator[None]:
+def trying(strategy: Strategy) -> AbstractContextManager[None]:
     """A strategy that is not saved in its family's folder is known by its name inside."""
-    before = dict(STRATEGIES.members)
-    STRATEGIES.members[strategy.name] = strategy
-    STRATEGIES.__dict__.pop("_aliases", None)
-    try:
-        yield
-    finally:
-        STRATEGIES.members.clear()
-        STRATEGIES.members.update(before)
-        STRATEGIES.__dict__.pop("_aliases", None)
+    return STRATEGIES.trying(strategy)
 
 
 class SearchContract:

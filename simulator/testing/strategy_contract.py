@@ -27,6 +27,7 @@ from simulator.partition.redistribute import redistribute
 from simulator.partition.strategies import STRATEGIES
 from simulator.partition.strategies.base import Strategy
 from simulator.partition.strategies.sequence import TOKENS
+from simulator.testing import require
 from simulator.testing.block_contract import BlockContract, small_model
 from simulator.testing.simulated_ranks import Array, Parts, SimulatedRanks, einsum
 from simulator.workload.graph import Dim, LayerGraph, Product, Tensor
@@ -50,16 +51,11 @@ class Chain:
 @contextlib.contextmanager
 def trying(strategy: Strategy) -> Iterator[None]:
     """A strategy that is not saved in its family's folder is known by its name inside."""
-    before = dict(STRATEGIES.members)
-    STRATEGIES.members[strategy.name] = strategy
-    STRATEGIES.__dict__.pop("_aliases", None)
     compose.cache_clear()
     try:
-        yield
+        with STRATEGIES.trying(strategy):
+            yield
     finally:
-        STRATEGIES.members.clear()
-        STRATEGIES.members.update(before)
-        STRATEGIES.__dict__.pop("_aliases", None)
         compose.cache_clear()
 
 
@@ -126,19 +122,17 @@ class StrategyContract:
                     layout = compose(name, tensor, sequence_parallel)
                     known += tensor > 1
                     yield layout
-        _require(known > 0, f"{name} has no layout on any of {', '.join(map(str, ranks))} ranks")
+        require(known > 0, f"{name} has no layout on any of {', '.join(map(str, ranks))} ranks")
 
     def check_described(self) -> None:
         """It is known by its name, says where it comes from, and divides something."""
         found = STRATEGIES.get(self.strategy.name)
-        _require(type(found) is type(self.strategy), f"{self.strategy.name!r} is the name of {type(found).__name__}")
-        _require(bool(getattr(self.strategy, "source", "")), f"{self.strategy.name}: no source")
-        _require(bool(self.strategy.dims), f"{self.strategy.name} divides no dimension")
-        _require(isinstance(self.strategy.dims, frozenset), f"{self.strategy.name}: dims is a frozenset of names")
+        require(type(found) is type(self.strategy), f"{self.strategy.name!r} is the name of {type(found).__name__}")
+        require(bool(getattr(self.strategy, "source", "")), f"{self.strategy.name}: no source")
+        require(bool(self.strategy.dims), f"{self.strategy.name} divides no dimension")
+        require(isinstance(self.strategy.dims, frozenset), f"{self.strategy.name}: dims is a frozenset of names")
         unknown = sorted(self.strategy.dims - dimensions())
-        _require(
-            not unknown, f"{self.strategy.name} divides {unknown}, but no tensor of any layer has such a dimension"
-        )
+        require(not unknown, f"{self.strategy.name} divides {unknown}, but no tensor of any layer has such a dimension")
 
     @staticmethod
     def check_tensors(layout: Layout, graph: LayerGraph) -> None:
@@ -147,7 +141,7 @@ class StrategyContract:
         for tensor in (*made, *graph.weights):
             local = layout.local_tensor(tensor)
             ways = layout.ways(tensor.dims, kind_of(tensor))
-            _require(
+            require(
                 local.elements * ways == tensor.elements,
                 f"{layout.name}: {tensor.name!r} has {tensor.elements} elements, {ways:g} parts of it {local.elements} each",
             )
@@ -158,9 +152,9 @@ class StrategyContract:
         if isinstance(o.op, Product):
             division, whole = divide(layout, o), math.prod(o.shape)
             ranks, all_ranks = whole / math.prod(division.shape), layout.tensor_ranks
-            _require(ranks in (1, all_ranks), f"{layout.name}: {o.label} is divided {ranks:g} ways, {division}")
+            require(ranks in (1, all_ranks), f"{layout.name}: {o.label} is divided {ranks:g} ways, {division}")
             divided = division.around.columns or division.around.rows
-            _require(not divided or ranks == all_ranks, f"{layout.name}: {o.label} is not divided")
+            require(not divided or ranks == all_ranks, f"{layout.name}: {o.label} is not divided")
 
     def chain(self, layout: Layout, random: np.random.Generator) -> Chain:
         """A random chain of products between dimensions, divided and whole ones, of which each pair can be those of one product."""
@@ -248,7 +242,7 @@ def _places(layout: Layout) -> tuple[SimulatedRanks, Callable[[Tensor, Array], P
     def agree(tensor: Tensor, found: Parts, whole: Array, what: str) -> None:
         for at, part in lies(tensor, whole).items():
             same = part.shape == found[at].shape and np.allclose(part, found[at])
-            _require(same, f"{layout.name}: rank {at} has another {what}{tensor.name} than one rank computes")
+            require(same, f"{layout.name}: rank {at} has another {what}{tensor.name} than one rank computes")
 
     return ranks, lies, agree
 
@@ -261,8 +255,3 @@ def _multiplies(layout: Layout, tokens: tuple[Dim, ...], depth: Dim, columns: Di
     except LayoutError:
         return False
     return True
-
-
-def _require(condition: bool, message: str) -> None:
-    if not condition:
-        raise AssertionError(message)

@@ -434,17 +434,3 @@ class LayerGraph:
     outputs: tuple[Tensor, ...]
     weights: tuple[Tensor, ...] = field(default=())
     peers: int = 1
-
-    @property
-    def makers(self) -> dict[str, int]:
-        """Tensor -> number of the operation that writes it."""
-        return {t.name: i for i, op in enumerate(self.ops) for t in op.outputs}
-
-    @property
-    def readers(self) -> dict[str, list[int]]:
-        """Tensor -> numbers of the operations that read it."""
-        found: dict[str, list[int]] = {}
-        for i, op in enumerate(self.ops):
-            for t in op.inputs:
-                found.setdefault(t.name, []).append(i)
-        return found

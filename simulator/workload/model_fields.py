@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Literal, get_args
 
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
@@ -15,7 +15,7 @@ from simulator.workload.network import Network
 __all__ = ["ADAPTED", "LATENT_FIELDS", "STANDARD_FIELDS", "Adapted", "ModelFields"]
 
 
-def _parameters(value: Any) -> Any:
+def _parameters(value: object) -> object:
     if not isinstance(value, str):
         return value
     try:
@@ -62,9 +62,9 @@ def _names(
     return first + tuple(LayerKind(m, "moe" if e else "dense" if mlp else "only", stack).name for m, mlp, e in rows)
 
 
-def _of_network(data: dict[str, Any]) -> dict[str, Any]:
+def _of_network(data: dict[str, object]) -> dict[str, object]:
     """The fields of a model file that lists its layers: those of transformers are what its loss sees, or nothing."""
-    filled: dict[str, Any] = dict(
+    filled: dict[str, object] = dict(
         heads=1, kv_heads=1, head_dim=1, ffn=1, gated_mlp=False, norm="layer_norm", positions="none", tied_embeddings=False,
         linear_bias=True, qkv_bias=True, layers=1, hidden=1, vocabulary=1, sequence_length=1,
     )  # fmt: skip
@@ -192,7 +192,7 @@ class ModelFields(NamedSpec):
 
     @model_validator(mode="before")
     @classmethod
-    def _fill(cls, data: Any) -> Any:
+    def _fill(cls, data: object) -> object:
         if not isinstance(data, dict):
             return data
         if data.get("architecture") == "network" and data.get("network"):

@@ -16,7 +16,7 @@ import functools
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 from pydantic import BeforeValidator, Field, model_validator
 
@@ -63,12 +63,12 @@ class Shape(NamedTuple):
         return self.channels * self.positions
 
 
-def _pair(value: Any) -> Any:
+def _pair(value: object) -> object:
     """A side as both sides; a list as it is."""
     return tuple(value) if isinstance(value, list) else (value, value) if isinstance(value, int) else value
 
 
-def _positive_pair(value: Any) -> Any:
+def _positive_pair(value: object) -> object:
     found = _pair(value)
     if isinstance(found, tuple) and any(isinstance(side, int) and side < 1 for side in found):
         raise ValueError("expected at least 1")

@@ -56,7 +56,7 @@ PROMISES = {
         target="hardware_specs/gpus/imaginary_96gb.toml",
         tests=DATA,
         check="""
-from simulator.hardware import load_gpu
+from simulator.hardware.gpu import load_gpu
 assert load_gpu("imaginary_96gb").memory == 96 * 2**30
 """,
     ),

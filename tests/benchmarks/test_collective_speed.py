@@ -9,11 +9,11 @@ import time
 import pytest
 
 from simulator.collectives import ALGORITHMS, candidates, collective_seconds
-from simulator.engine.shared_links import simulate_collective
 from simulator.errors import PlanError
 from simulator.hardware.cluster import load_cluster
 from simulator.hardware.fabric import describe_group, fabric_of
 from simulator.hardware.fabric_graph import build_fabric_graph
+from tests.differential.shared_links import simulate_collective
 
 pytestmark = pytest.mark.benchmark
 RANKS = 4096

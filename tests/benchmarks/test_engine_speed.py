@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from simulator.engine import run
-from simulator.engine.compiled_engine import run_many
 from simulator.program.builder import ProgramBuilder, plain_segment, transfer_link
 from simulator.program.prices import Prices
 from simulator.program.program import Program
@@ -80,9 +79,6 @@ def test_rows_per_second() -> None:
             table.append(
                 (f"{engine} {name}", program.size, seconds(lambda p=program, q=prices, e=engine: run(p, q, e), times))
             )
-    many = np.tile(prices_of(large, False).occupancy, (32, 1)), np.tile(prices_of(large, False).latency, (32, 1))
-    run_many(large, *many)
-    table.append(("run_many, 32 prices", 32 * large.size, seconds(lambda: run_many(large, *many), 3)))
     table.append(("verify", large.size, seconds(lambda: verify(large), 7)))
     slowest = min(rows / took for _, rows, took in table)
     print(f"\n{'':34}{'rows':>10}{'ms':>10}{'Mrows/s':>10}{'ratio':>8}")

@@ -12,7 +12,6 @@ from random_programs import programs, random_prices, random_program
 from reference import FLUID_FAULTS, PLAIN_FAULTS, evaluate
 
 from simulator.engine import run
-from simulator.engine.compiled_engine import run_many
 from simulator.errors import DeadlockError, ProgramError, UnknownNameError
 from simulator.program.builder import ProgramBuilder, collective_link, plain_segment, transfer_link
 from simulator.program.prices import Prices
@@ -139,17 +138,3 @@ def test_an_unknown_engine_is_refused_by_name() -> None:
 def test_prices_that_do_not_fit_are_refused(engine: str, times: np.ndarray) -> None:
     with pytest.raises(ProgramError, match="occupancy"):
         run(two_ranks_overlapping(), Prices.plain(times, np.zeros(len(times))), engine)
-
-
-def test_many_prices_at_once_equal_one_after_the_other() -> None:
-    program = random_program(3, 2, 40, 1)
-    prices = [random_prices(program, seed) for seed in range(8)]
-    occupancy, latency = (np.stack([getattr(p, name) for p in prices]) for name in ("occupancy", "latency"))
-    expected = [run(program, p, "simpy").makespan for p in prices]
-    assert expected == run_many(program, occupancy, latency).tolist()
-
-
-def test_many_prices_need_two_matrices_of_one_shape() -> None:
-    program = two_ranks_overlapping()
-    with pytest.raises(ProgramError, match="matrices"):
-        run_many(program, np.ones((2, 2)), np.ones((3, 2)))

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simulator.costs.expanded import expand_operators
 from simulator.costs.price import price
 from simulator.engine import run
 from simulator.errors import ProgramError
@@ -20,6 +19,7 @@ from simulator.report.breakdown import breakdown
 from simulator.report.memory import memory_peaks
 from simulator.workload.model import load_model
 from simulator.workload.workload import Workload
+from tests.differential.expanded import expand_operators
 
 PLANS: dict[str, dict[str, Any]] = {
     "pipeline": {"tensor_parallel": 2, "pipeline_parallel": 2, "sequence_parallel": True, "recompute": "full"},

@@ -10,12 +10,12 @@ import pytest
 from simulator.collectives import ALGORITHMS
 from simulator.collectives.base import Collective
 from simulator.collectives.rounds import Pattern, turned
-from simulator.engine.flow_clock import FlowClock
-from simulator.engine.shared_links import simulate_collective
 from simulator.errors import PlanError, UnknownNameError
 from simulator.hardware.cluster import load_cluster
 from simulator.hardware.fabric_graph import FabricGraph, build_fabric_graph, place_on_graph
 from simulator.hardware.fair_rates import drain_seconds, fair_rates
+from tests.differential.flow_clock import FlowClock
+from tests.differential.shared_links import simulate_collective
 
 MESSAGE = 64e6
 GROUPS = ((2, 1), (8, 1), (16, 2), (32, 4), (40, 5), (28, 7), (6, 6))

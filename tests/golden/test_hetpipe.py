@@ -26,6 +26,7 @@ from simulator.report.prediction import Prediction
 from simulator.simulation import simulate
 from simulator.studies.replica_costs import make_unlike_replicas
 from simulator.workload.model import load_model
+from tests.command import Dtsim
 
 KINDS = ("titan_v", "titan_rtx", "quadro_p4000", "rtx_2060")
 """In the order in which the paper adds them: V, R, Q, G."""
@@ -145,7 +146,7 @@ def test_weak_gpus_are_worth_something_to_resnet() -> None:
     assert rates == sorted(rates)
 
 
-def test_the_command_prints_settings_that_run(dtsim: Any) -> None:
+def test_the_command_prints_settings_that_run(dtsim: Dtsim) -> None:
     code, out, _ = dtsim("plan", "hetpipe_vgg19", "--problem", "unlike_replicas", "--json")
     assert code == 0
     best = json.loads(out)["planners"][0]["plan"]
@@ -163,7 +164,7 @@ def test_the_command_prints_settings_that_run(dtsim: Any) -> None:
         ("vgg16_nowhere", [], "vgg16_nowhere"),
     ],
 )
-def test_what_is_no_such_job_is_refused(dtsim: Any, job: str, options: list[str], says: str) -> None:
+def test_what_is_no_such_job_is_refused(dtsim: Dtsim, job: str, options: list[str], says: str) -> None:
     code, _, err = dtsim("plan", job, "--problem", "unlike_replicas", *options)
     assert code == 2
     assert says in err.replace("\n", " ")

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from simulator.studies.lessons import lessons
 from simulator.studies.notebook import slide
+from tests.command import Dtsim
 from tests.golden.notebooks import FOLDER, sources, text
-
-Dtsim = Callable[..., tuple[int, str, str]]
 
 
 @pytest.mark.parametrize("source", sources(), ids=lambda source: source.stem)

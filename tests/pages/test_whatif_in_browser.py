@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from simulator.html.server import Server
+from tests.command import Dtsim
 from tests.pages.patience import PATIENCE, until
 
 pytestmark = pytest.mark.slow
@@ -116,7 +117,7 @@ def test_files_are_taken_and_refused(address: str, visit: Callable[..., Any], tm
     assert before == tile(page, "one step")
 
 
-def test_what_is_copied_is_the_setting(address: str, visit: Callable[..., Any], dtsim: Any) -> None:
+def test_what_is_copied_is_the_setting(address: str, visit: Callable[..., Any], dtsim: Dtsim) -> None:
     page = visit(address, permissions=["clipboard-read", "clipboard-write"])
     after(page, slide(page, "microbatches", 9))
 

@@ -6,11 +6,12 @@ import contextlib
 import os
 import resource
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.command import Dtsim
 from tests.properties.writers import (
     BESIDE,
     INPUTS,
@@ -39,7 +40,7 @@ def check_refused(left: subprocess.CompletedProcess[str]) -> None:
 
 @pytest.mark.parametrize("what", WRITERS)
 def test_what_exists_is_not_overwritten_unless_told(
-    what: str, folder: Path, dtsim: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch
+    what: str, folder: Path, dtsim: Dtsim, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(folder)
     path = output_of(what, folder)
@@ -68,7 +69,7 @@ def full_disk() -> Iterator[None]:
 
 @pytest.mark.parametrize("what", [what for what in WRITERS if what not in ("exported order", "found order")])
 def test_a_full_disk_leaves_nothing_half_written(
-    what: str, folder: Path, dtsim: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch
+    what: str, folder: Path, dtsim: Dtsim, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(folder)
     with full_disk():
@@ -116,7 +117,7 @@ def test_a_working_directory_that_was_deleted(
     arguments: tuple[str, ...],
     code: int,
     tmp_path: Path,
-    dtsim: Callable[..., tuple[int, str, str]],
+    dtsim: Dtsim,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     gone = tmp_path / "gone"
@@ -147,7 +148,7 @@ def test_what_gives_bytes_without_end_or_never_is_not_read(
     special: str,
     arguments: tuple[str, ...],
     tmp_path: Path,
-    dtsim: Callable[..., tuple[int, str, str]],
+    dtsim: Dtsim,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -161,9 +162,7 @@ def test_what_gives_bytes_without_end_or_never_is_not_read(
     assert (2, True) == (code, f"is a {special}" in error), error
 
 
-def test_a_pipe_among_the_data_files_is_named(
-    tmp_path: Path, dtsim: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_pipe_among_the_data_files_is_named(tmp_path: Path, dtsim: Dtsim, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "hardware_specs" / "gpus"
     folder.mkdir(parents=True)
     os.mkfifo(folder / "strange.toml")

@@ -22,6 +22,7 @@ import pytest
 from simulator.cli.app import main
 from simulator.errors import SpecError
 from simulator.processes import Helpers, processes_of
+from tests.command import Dtsim
 from tests.properties.writers import PATIENCE, WRITERS, begun_program, call, clear, environment, folder, output_of
 
 __all__ = ["folder"]
@@ -345,9 +346,7 @@ def heeded_ctrl_c() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
-def test_ctrl_c_inside_a_library_that_says_something_else(
-    dtsim: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ctrl_c_inside_a_library_that_says_something_else(dtsim: Dtsim, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("simulator.cli.app._verb", swallowing(ValueError("Error building a validator")))
     with heeded_ctrl_c():
         assert (130, "", "") == dtsim("list", "gpus")
@@ -355,9 +354,7 @@ def test_ctrl_c_inside_a_library_that_says_something_else(
     assert dtsim("list", "gpus")[0] == 1  # without Ctrl-C it is our fault
 
 
-def test_ctrl_c_that_leaves_too_little_to_write_is_still_ctrl_c(
-    dtsim: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ctrl_c_that_leaves_too_little_to_write_is_still_ctrl_c(dtsim: Dtsim, monkeypatch: pytest.MonkeyPatch) -> None:
     error = SpecError("a picture shows plans that were simulated, but none was")
     monkeypatch.setattr("simulator.cli.app._verb", swallowing(error))
     with heeded_ctrl_c():
@@ -365,9 +362,7 @@ def test_ctrl_c_that_leaves_too_little_to_write_is_still_ctrl_c(
     assert (130, True) == (code, "none was" in said)
 
 
-def test_ctrl_c_inside_a_callback_of_compiled_code_is_not_lost(
-    dtsim: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ctrl_c_inside_a_callback_of_compiled_code_is_not_lost(dtsim: Dtsim, monkeypatch: pytest.MonkeyPatch) -> None:
     def compiled(name: str) -> None:
         ctypes.CFUNCTYPE(None)(lambda: signal.raise_signal(signal.SIGINT))()
         time.sleep(600)
@@ -379,9 +374,7 @@ def test_ctrl_c_inside_a_callback_of_compiled_code_is_not_lost(
     assert time.monotonic() - begun < 300
 
 
-def test_what_destructors_say_after_ctrl_c_is_not_shown(
-    dtsim: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_destructors_say_after_ctrl_c_is_not_shown(dtsim: Dtsim, monkeypatch: pytest.MonkeyPatch) -> None:
     class Half:
         def __del__(self) -> None:
             raise AttributeError("half made")
@@ -401,9 +394,7 @@ def test_what_destructors_say_after_ctrl_c_is_not_shown(
     assert [] == told
 
 
-def test_ctrl_c_at_the_moment_it_is_first_heeded(
-    dtsim: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ctrl_c_at_the_moment_it_is_first_heeded(dtsim: Dtsim, monkeypatch: pytest.MonkeyPatch) -> None:
     heed = signal.signal
 
     def heeded(number: int, handler: Any) -> Any:
@@ -417,9 +408,7 @@ def test_ctrl_c_at_the_moment_it_is_first_heeded(
         assert (130, "", "") == dtsim("list", "gpus")
 
 
-def test_ctrl_c_while_the_answer_is_written_out(
-    dtsim: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ctrl_c_while_the_answer_is_written_out(dtsim: Dtsim, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(code: int) -> int:
         raise KeyboardInterrupt
 

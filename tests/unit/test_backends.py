@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, get_args
+from typing import get_args
 
 import pytest
 
@@ -17,6 +17,7 @@ from simulator.report.prediction import Prediction
 from simulator.simulation import simulate
 from simulator.workload.model import load_model
 from simulator.workload.workload import Workload
+from tests.command import Dtsim
 
 
 def predicted(framework: str, cluster: str, gpus: int = 16) -> Prediction:
@@ -71,7 +72,7 @@ def test_it_has_every_collective(kind: str) -> None:
     assert 0 < collective_seconds(kind, 1e9, describe_group(2, 1, 1, None, fabric), fabric).seconds < 60
 
 
-def test_the_verb_asks_for_it(dtsim: Any) -> None:
+def test_the_verb_asks_for_it(dtsim: Dtsim) -> None:
     ask = ["collective", "all_reduce", "--cluster", "piz_daint", "--ranks", "8", "--size", "400MB"]
     assert "nccl_piz_daint_gloo" in dtsim(*ask, "--backend", "gloo")[1]
     code, out, _ = dtsim(*ask)

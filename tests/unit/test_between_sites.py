@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from simulator.cli import main
 from simulator.errors import SpecError
 from simulator.goodput.between_sites import exchange_between
 from simulator.goodput.study import goodput
 from simulator.hardware.sites import Sites
 from simulator.job import load_job
+from tests.command import Dtsim
 from tests.unit.test_goodput_cli import FAILS, PLAIN
 
 WEIGHTS, STEP = 8e9, 5.0
@@ -49,7 +49,7 @@ def test_the_way_out_is_never_faster_than_itself() -> None:
     assert 320.0 / 10 == pytest.approx(exchange_between(narrow, WEIGHTS, STEP).step)
 
 
-def test_a_run_on_four_sites(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_on_four_sites(tmp_path: Path, dtsim: Dtsim) -> None:
     """Four times the tokens per step, GPUs and failures; steps longer by the exchange."""
     path = tmp_path / "job.toml"
     path.write_text(PLAIN + FAILS)
@@ -64,9 +64,8 @@ def test_a_run_on_four_sites(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     rate = [sum(run.interruptions.values()) / run.runs.wall.mean() for run in (one, four)]
     assert 4.0 == pytest.approx(rate[1] / rate[0], rel=0.05)
     assert four.energy == pytest.approx(one.energy * hours, rel=0.1)
-    with pytest.raises(SystemExit):
-        main(["goodput", str(path), *[f"--set={s}" for s in sites], "--no-levers", "--samples", "5", "--json"])
-    assert 4 == json.loads(capsys.readouterr().out)["sites"]["count"]
+    _, out, _ = dtsim("goodput", str(path), *[f"--set={s}" for s in sites], "--no-levers", "--samples", "5", "--json")
+    assert 4 == json.loads(out)["sites"]["count"]
 
 
 def test_elastic_is_for_one_site(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,8 +21,7 @@ from simulator.program.calls import Traffic
 from simulator.program.spec import verify
 from simulator.program.text import parse_text, render_text
 from simulator.simulation import simulate_program
-
-Dtsim = Callable[..., tuple[int, str, str]]
+from tests.command import Dtsim
 
 
 def event(path: str = "layers.0", phase: str = "forward", stream: int = 0, **facts: object) -> Event:

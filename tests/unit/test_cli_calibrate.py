@@ -30,9 +30,8 @@ H100_LOG = DATA / "nccl_logs" / "h100_1x8_dgxc_all_reduce.csv"
 
 
 @pytest.fixture
-def dtsim(dtsim: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+def dtsim(dtsim: Any, here: Path) -> Any:
     """The command, run in an empty folder."""
-    monkeypatch.chdir(tmp_path)
     return dtsim
 
 

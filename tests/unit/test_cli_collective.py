@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import pytest
 
+from tests.command import Dtsim
 from tests.unit.test_cli_verbs import answer
 
 
 @pytest.mark.parametrize("spelling", ["all_to_all", "alltoall", "AllToAll"])
-def test_collective_answers_to_any_spelling(dtsim: Any, spelling: str) -> None:
+def test_collective_answers_to_any_spelling(dtsim: Dtsim, spelling: str) -> None:
     found = answer(dtsim("collective", spelling, "--size", "1GiB", "--cluster", "dgx_h100", "--ranks", "16", "--json"))
     time = found["time_s"]
     assert "all_to_all" == found["kind"]
@@ -20,7 +20,7 @@ def test_collective_answers_to_any_spelling(dtsim: Any, spelling: str) -> None:
     assert math.isclose(found["algorithm_bandwidth"] * 15 / 16, found["bus_bandwidth"])
 
 
-def test_collective_with_servers_and_through_one_port(dtsim: Any) -> None:
+def test_collective_with_servers_and_through_one_port(dtsim: Dtsim) -> None:
     words = ("collective", "all_reduce", "--size", "1GiB", "--cluster", "dgx_a100", "--ranks", "8", "--nodes", "8")
     few, many = (
         answer(dtsim(*words, "--algorithm", "byteps", "--servers", k, "--json"))["time_s"]["value"] for k in ("0", "8")
@@ -35,7 +35,7 @@ def test_collective_with_servers_and_through_one_port(dtsim: Any) -> None:
     assert "4 times as many each way, 8 times as long" in out
 
 
-def test_collective_over_more_nodes_takes_another_way(dtsim: Any) -> None:
+def test_collective_over_more_nodes_takes_another_way(dtsim: Dtsim) -> None:
     one, eight = (
         answer(
             dtsim(
@@ -56,7 +56,7 @@ def test_collective_over_more_nodes_takes_another_way(dtsim: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", ["all_reduce", "broadcast"])
-def test_one_rank_has_everything_already(dtsim: Any, kind: str) -> None:
+def test_one_rank_has_everything_already(dtsim: Dtsim, kind: str) -> None:
     code, out, _ = dtsim("collective", kind, "--size", "1GiB", "--cluster", "dgx_h100", "--ranks", "1")
     assert 0 == code
     assert "over 1 rank of dgx_h100: 0 s" in out

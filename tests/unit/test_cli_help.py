@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,9 +11,9 @@ import pytest
 from simulator.cli import completion
 from simulator.cli.app import VERBS
 from simulator.cli.examples import EXAMPLES
+from tests.command import Dtsim
 from tests.package_sources import ROOT
 
-Dtsim = Callable[..., tuple[int, str, str]]
 NOT_RUN = (
     "dtsim serve",
     "dtsim measure",

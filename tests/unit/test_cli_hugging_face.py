@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from simulator.cli import main
 from simulator.errors import SpecError
 from simulator.importers.hugging_face import model_from_config
 from simulator.importers.jobs import import_file
 from simulator.specs import validate_spec
 from simulator.workload.model import Model, load_model
+from tests.command import Dtsim
 
 LLAMA3 = {
     "model_type": "llama",
@@ -240,23 +240,16 @@ def test_a_factor_of_yarn_that_is_no_number_is_refused(tmp_path: Path) -> None:
         read(tmp_path, GPT_OSS | {"rope_scaling": {"rope_type": "yarn", "factor": "many"}})
 
 
-def test_a_job_written_of_a_config_has_the_plan_that_the_config_runs_with(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_a_job_written_of_a_config_has_the_plan_that_the_config_runs_with(here: Path, dtsim: Dtsim) -> None:
     Path("config.json").write_text(json.dumps(LLAMA3))
-    with pytest.raises(SystemExit):
-        main(["import", "config.json", "--cluster", "h100_x8", "-o", "job.toml"])
-    capsys.readouterr()
+    dtsim("import", "config.json", "--cluster", "h100_x8", "-o", "job.toml")
     answers = []
     for words in (
         ["job.toml"],
         ["--model", "config.json", "--cluster", "h100_x8"],
         ["config.json", "--cluster", "h100_x8"],
     ):
-        with pytest.raises(SystemExit):
-            main(["run", *words, "--json"])
-        answers.append(json.loads(capsys.readouterr().out))
+        answers.append(json.loads(dtsim("run", *words, "--json")[1]))
     assert answers[0]["fits"]
     assert answers[0]["step_time_s"] == answers[1]["step_time_s"] == answers[2]["step_time_s"]
     assert answers[0]["peak_memory_bytes"] == answers[1]["peak_memory_bytes"] == answers[2]["peak_memory_bytes"]

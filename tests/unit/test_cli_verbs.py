@@ -18,6 +18,7 @@ from simulator.job import job_from_names
 from simulator.report.summary import headline
 from simulator.simulation import simulate_job
 from simulator.studies.explanation import from_peak_to_step
+from tests.command import Dtsim
 
 JOB = """
 [workload]
@@ -63,20 +64,20 @@ def answer(result: tuple[int, str, str]) -> Any:
     return json.loads(out, parse_constant=refuse)
 
 
-def test_help_names_every_verb(dtsim: Any) -> None:
+def test_help_names_every_verb(dtsim: Dtsim) -> None:
     code, out, _ = dtsim("--help")
     assert 0 == code
     assert set(VERBS) <= set(out.split())
 
 
 @pytest.mark.parametrize("verb", sorted(VERBS))
-def test_every_verb_has_help(dtsim: Any, verb: str) -> None:
+def test_every_verb_has_help(dtsim: Dtsim, verb: str) -> None:
     code, out, _ = dtsim(verb, "--help")
     assert 0 == code
     assert f"dtsim {verb}" in out
 
 
-def test_run_json_has_the_keys_of_the_contract(dtsim: Any, job: str) -> None:
+def test_run_json_has_the_keys_of_the_contract(dtsim: Dtsim, job: str) -> None:
     found = answer(dtsim("run", job, "--json"))
     wanted = {
         "schema_version", "step_time_s", "tokens_per_second_per_gpu", "model_tflops_per_gpu", "mfu", "hfu",
@@ -107,26 +108,26 @@ def test_run_json_has_the_keys_of_the_contract(dtsim: Any, job: str) -> None:
         ("show", "program", "gpt2_124m_1gpu"),
     ],
 )
-def test_every_json_answer_carries_schema_version_and_provenance(dtsim: Any, arguments: tuple[str, ...]) -> None:
+def test_every_json_answer_carries_schema_version_and_provenance(dtsim: Dtsim, arguments: tuple[str, ...]) -> None:
     found = answer(dtsim(*arguments, "--json"))
     assert 1 == found["schema_version"]
     assert "version" in found["provenance"]
 
 
-def test_set_changes_the_answer(dtsim: Any, job: str) -> None:
+def test_set_changes_the_answer(dtsim: Dtsim, job: str) -> None:
     before = answer(dtsim("run", job, "--json"))
     after = answer(dtsim("run", job, "--set", "plan.recompute=full", "--json"))
     assert before["step_time_s"]["value"] < after["step_time_s"]["value"]
     assert before["peak_memory_bytes"][0]["total"] > after["peak_memory_bytes"][0]["total"]
 
 
-def test_both_engines_agree(dtsim: Any, job: str) -> None:
+def test_both_engines_agree(dtsim: Dtsim, job: str) -> None:
     quick = answer(dtsim("run", job, "--json"))
     readable = answer(dtsim("run", job, "--engine", "simpy", "--json"))
     assert math.isclose(quick["step_time_s"]["value"], readable["step_time_s"]["value"], rel_tol=1e-9)
 
 
-def test_a_measurement_is_judged_inside_or_outside_the_band(dtsim: Any, job: str) -> None:
+def test_a_measurement_is_judged_inside_or_outside_the_band(dtsim: Dtsim, job: str) -> None:
     step = answer(dtsim("run", job, "--json"))["step_time_s"]
     inside = answer(dtsim("run", job, "--measured", f"{step['value']} s", "--json"))["measured"]
     outside = answer(dtsim("run", job, "--measured", f"{3 * step['value']} s", "--json"))["measured"]
@@ -142,20 +143,20 @@ def test_a_measurement_is_judged_inside_or_outside_the_band(dtsim: Any, job: str
     assert "OUTSIDE the 80 % band" in out
 
 
-def test_a_measured_rate_is_a_step_time(dtsim: Any, job: str) -> None:
+def test_a_measured_rate_is_a_step_time(dtsim: Dtsim, job: str) -> None:
     found = answer(dtsim("run", job, "--json"))
     rate = found["tokens_per_second_per_gpu"]
     judged = answer(dtsim("run", job, "--measured-tokens-per-gpu", str(rate), "--json"))["measured"]
     assert math.isclose(found["step_time_s"]["value"], judged["step_time_s"], rel_tol=1e-9)
 
 
-def test_the_measurement_of_a_job_file_is_used(dtsim: Any, tmp_path: Path) -> None:
+def test_the_measurement_of_a_job_file_is_used(dtsim: Dtsim, tmp_path: Path) -> None:
     path = tmp_path / "measured.toml"
     path.write_text('measured_step_time = "2.5 s"\n' + JOB)
     assert 2.5 == answer(dtsim("run", str(path), "--json"))["measured"]["step_time_s"]
 
 
-def test_tokens_give_days_and_gpu_hours(dtsim: Any, job: str) -> None:
+def test_tokens_give_days_and_gpu_hours(dtsim: Dtsim, job: str) -> None:
     found = answer(dtsim("run", job, "--tokens", "1B", "--json"))
     steps = math.ceil(1e9 / (32 * 1024))
     hours = steps * found["step_time_s"]["value"] / 3600
@@ -165,14 +166,14 @@ def test_tokens_give_days_and_gpu_hours(dtsim: Any, job: str) -> None:
     assert found["training"]["price_usd"] is None
 
 
-def test_tokens_cost_money_where_the_cluster_has_a_price(dtsim: Any, job: str, tmp_path: Path) -> None:
+def test_tokens_cost_money_where_the_cluster_has_a_price(dtsim: Dtsim, job: str, tmp_path: Path) -> None:
     cluster = tmp_path / "priced.toml"
     cluster.write_text('name = "priced"\nnode = "dgx_a100_80"\nnodes = 1\nprice_per_gpu_hour = "2 $/h"\n')
     found = answer(dtsim("run", job, "--set", f"cluster.name={cluster}", "--tokens", "1B", "--json"))["training"]
     assert math.isclose(2 * found["gpu_hours"], found["price_usd"])
 
 
-def test_out_of_memory_is_an_answer_with_advice(dtsim: Any) -> None:
+def test_out_of_memory_is_an_answer_with_advice(dtsim: Dtsim) -> None:
     found = answer(dtsim("run", *TOO_LARGE, "--json"))
     assert not found["fits"]
     advice = found["advice"]
@@ -186,7 +187,7 @@ def test_out_of_memory_is_an_answer_with_advice(dtsim: Any) -> None:
     assert math.isclose(advice["best"]["step_time_s"], again["step_time_s"]["value"])
 
 
-def test_advice_does_not_list_all_that_does_not_help(dtsim: Any) -> None:
+def test_advice_does_not_list_all_that_does_not_help(dtsim: Dtsim) -> None:
     tried = answer(dtsim("run", *TOO_LARGE, "--json"))["advice"]["tried"]
     text = dtsim("run", *TOO_LARGE)[1]
     far = sum(not trial["fits"] for trial in tried) - 3
@@ -195,7 +196,7 @@ def test_advice_does_not_list_all_that_does_not_help(dtsim: Any) -> None:
     assert f"{far} other changes fall short by more" in text
 
 
-def test_the_command_in_a_page_asks_all_that_was_asked(dtsim: Any, tmp_path: Path) -> None:
+def test_the_command_in_a_page_asks_all_that_was_asked(dtsim: Dtsim, tmp_path: Path) -> None:
     page = tmp_path / "r.html"
     asked = ("--set", "jitter.compute=0.02", "--tokens", "1T", "--samples", "2", "--seed", "3", "--measured", "2.5 s")
     code, _, err = dtsim("run", "gpt2_124m_1gpu", *asked, "--report", str(page))
@@ -206,7 +207,7 @@ def test_the_command_in_a_page_asks_all_that_was_asked(dtsim: Any, tmp_path: Pat
     )
 
 
-def test_run_says_which_tensors_stand_at_the_peak(dtsim: Any, job: str) -> None:
+def test_run_says_which_tensors_stand_at_the_peak(dtsim: Dtsim, job: str) -> None:
     found = answer(dtsim("run", job, "--json"))
     peak = found["largest_at_peak"]
     totals = [rank["total"] for rank in found["peak_memory_bytes"]]
@@ -216,7 +217,7 @@ def test_run_says_which_tensors_stand_at_the_peak(dtsim: Any, job: str) -> None:
     assert sum(sizes) <= max(totals)
 
 
-def test_run_writes_trace_plot_and_page(dtsim: Any, job: str, tmp_path: Path) -> None:
+def test_run_writes_trace_plot_and_page(dtsim: Dtsim, job: str, tmp_path: Path) -> None:
     files = {
         option: tmp_path / name for option, name in (("trace", "t.json.gz"), ("plot", "p.png"), ("report", "r.html"))
     }
@@ -233,7 +234,7 @@ def test_run_writes_trace_plot_and_page(dtsim: Any, job: str, tmp_path: Path) ->
     assert data["origin"]["command"] == f"dtsim run {job}"
 
 
-def test_explain_ranks_neighbouring_plans(dtsim: Any, job: str) -> None:
+def test_explain_ranks_neighbouring_plans(dtsim: Dtsim, job: str) -> None:
     found = answer(dtsim("explain", job, "--json"))
     step = found["step_time_s"]["value"]
     assert math.isclose(step, sum(part["seconds"] for part in found["from_peak_to_step_s"]))
@@ -265,7 +266,7 @@ def test_more_than_the_peak_is_explained_by_scores_that_are_spared() -> None:
     assert "masks and windows" in headline(prediction, "windows").lines[0]
 
 
-def test_compare_puts_every_combination_into_one_table(dtsim: Any, job: str, tmp_path: Path) -> None:
+def test_compare_puts_every_combination_into_one_table(dtsim: Dtsim, job: str, tmp_path: Path) -> None:
     picture = tmp_path / "c.png"
     found = answer(dtsim("compare", job, "--schedule", "gpipe,1f1b,no_such", "--plot", str(picture), "--json"))
     rows = found["rows"]
@@ -276,7 +277,7 @@ def test_compare_puts_every_combination_into_one_table(dtsim: Any, job: str, tmp
 
 
 def test_a_comparison_of_one_is_called_by_its_setting_and_unknown_schedules_alone_are_refused(
-    dtsim: Any, job: str
+    dtsim: Dtsim, job: str
 ) -> None:
     assert ["schedule gpipe"] == [
         row["name"] for row in answer(dtsim("compare", job, "--schedule", "gpipe", "--json"))["rows"]
@@ -287,21 +288,21 @@ def test_a_comparison_of_one_is_called_by_its_setting_and_unknown_schedules_alon
 
 
 @pytest.mark.parametrize("more", [("--json",), ("--format", "json")])
-def test_a_schedule_is_one_json_object_by_either_option(dtsim: Any, more: tuple[str, ...]) -> None:
+def test_a_schedule_is_one_json_object_by_either_option(dtsim: Dtsim, more: tuple[str, ...]) -> None:
     assert 9.0 == answer(dtsim("schedule", "gpipe", "-p", "2", "-m", "2", *more))["makespan"]
 
 
-def test_an_unknown_verb_is_told_the_nearest(dtsim: Any) -> None:
+def test_an_unknown_verb_is_told_the_nearest(dtsim: Dtsim) -> None:
     code, _, err = dtsim("explian", "gpt3_175b")
     assert 2 == code
     assert "no verb 'explian'. Did you mean 'explain'?" in err
 
 
-def test_show_cuts_no_text_short(dtsim: Any) -> None:
+def test_show_cuts_no_text_short(dtsim: Dtsim) -> None:
     assert "recompute." in dtsim("show", "job", "gpt3_175b")[1].replace("\n", " ")
 
 
-def test_compare_takes_any_setting_and_zero_stages(dtsim: Any, job: str) -> None:
+def test_compare_takes_any_setting_and_zero_stages(dtsim: Dtsim, job: str) -> None:
     arguments = ("--set", "plan.pipeline_parallel=1", "--set", "plan.schedule=1f1b", "--zero", "0,1,2,3")
     rows = answer(dtsim("compare", job, *arguments, "--set", "plan.microbatch_size=1,2", "--json"))["rows"]
     assert 8 == len(rows)
@@ -310,12 +311,12 @@ def test_compare_takes_any_setting_and_zero_stages(dtsim: Any, job: str) -> None
     assert states[0] > states[1]
 
 
-def test_compare_gives_a_schedule_the_chunks_it_can_take(dtsim: Any, job: str) -> None:
+def test_compare_gives_a_schedule_the_chunks_it_can_take(dtsim: Dtsim, job: str) -> None:
     rows = answer(dtsim("compare", job, "--schedule", "1f1b,interleaved_1f1b", "--json"))["rows"]
     assert ["schedule 1f1b", "schedule interleaved_1f1b (chunks_per_rank 2)"] == [row["name"] for row in rows]
 
 
-def test_init_writes_a_job_that_runs(dtsim: Any, tmp_path: Path) -> None:
+def test_init_writes_a_job_that_runs(dtsim: Dtsim, tmp_path: Path) -> None:
     path = tmp_path / "new.toml"
     arguments = ("init", "--model", "llama2_13b", "--cluster", "dgx_a100", "--gpus", "16", "--output", str(path))
     assert 0 == dtsim(*arguments)[0]
@@ -329,14 +330,14 @@ def test_init_writes_a_job_that_runs(dtsim: Any, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("length", "said"), [((), True), (("--sequence-length", "16384"), False)])
 def test_init_says_where_it_takes_shorter_sequences(
-    length: tuple[str, ...], said: bool, dtsim: Any, tmp_path: Path
+    length: tuple[str, ...], said: bool, dtsim: Dtsim, tmp_path: Path
 ) -> None:
     path = tmp_path / "new.toml"
     dtsim("init", "--model", "codellama_34b", "--cluster", "dgx_h100", "--output", str(path), *length)
     assert said == ("8192  # tokens per sequence; the model takes up to 16,384" in path.read_text())
 
 
-def test_list_and_show_cover_every_kind(dtsim: Any) -> None:
+def test_list_and_show_cover_every_kind(dtsim: Dtsim) -> None:
     kinds = answer(dtsim("list", "kinds", "--json"))["names"]
     assert {"models", "gpus", "links", "nodes", "clusters", "jobs", "frameworks", "calibrations"} <= set(kinds)
     assert {"schedules", "collectives", "optimizers"} <= set(kinds)
@@ -346,7 +347,7 @@ def test_list_and_show_cover_every_kind(dtsim: Any) -> None:
             assert answer(dtsim("show", kind, name, "--json"))["name"]
 
 
-def test_show_gives_units_sources_and_what_follows(dtsim: Any) -> None:
+def test_show_gives_units_sources_and_what_follows(dtsim: Dtsim) -> None:
     code, out, _ = dtsim("show", "gpu", "a100")
     assert 0 == code
     assert "2039 GB/s" in out
@@ -358,7 +359,7 @@ def test_show_gives_units_sources_and_what_follows(dtsim: Any) -> None:
     assert "48 of 2 per replica" == job["derived"]["microbatches"]
 
 
-def test_show_program_prints_the_rows(dtsim: Any, job: str) -> None:
+def test_show_program_prints_the_rows(dtsim: Dtsim, job: str) -> None:
     code, out, _ = dtsim("show", "program", job, "--rows", "3")
     lines = out.strip().split("\n")
     assert 0 == code
@@ -369,7 +370,7 @@ def test_show_program_prints_the_rows(dtsim: Any, job: str) -> None:
 
 
 def test_a_fault_of_ours_is_one_line_and_exit_code_1(
-    dtsim: Any, monkeypatch: pytest.MonkeyPatch, job: str, tmp_path: Path
+    dtsim: Dtsim, monkeypatch: pytest.MonkeyPatch, job: str, tmp_path: Path
 ) -> None:
     import simulator.simulation
 
@@ -389,7 +390,7 @@ def test_a_reader_that_stops_reading_is_no_error() -> None:
     assert (0, "") == (done.returncode, done.stderr)
 
 
-def test_a_validation_that_is_stopped_says_so(dtsim: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_validation_that_is_stopped_says_so(dtsim: Dtsim, monkeypatch: pytest.MonkeyPatch) -> None:
     from simulator.accuracy.validate import Table
 
     plain = Table.outcomes
@@ -406,13 +407,13 @@ def test_a_validation_that_is_stopped_says_so(dtsim: Any, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("setting", ["model.layers=0", 'checkpoint.interval="0 s"', "plan.tensor_parallel=0"])
-def test_what_a_setting_got_wrong_is_not_told_of_the_file(dtsim: Any, setting: str) -> None:
+def test_what_a_setting_got_wrong_is_not_told_of_the_file(dtsim: Dtsim, setting: str) -> None:
     code, _, err = dtsim("run", "gpt3_175b", "--set", setting)
     assert code == 2
     assert "error: --set: " in err
 
 
-def test_a_scheduler_has_an_address(dtsim: Any, tmp_path: Path) -> None:
+def test_a_scheduler_has_an_address(dtsim: Dtsim, tmp_path: Path) -> None:
     study = tmp_path / "study.toml"
     study.write_text('job = "gpt3_175b"\n[vary]\n"plan.zero_stage" = [0, 1]\n')
     code, _, err = dtsim("sweep", str(study), "--scheduler", "foo")
@@ -431,7 +432,7 @@ TITAN = ("--model", "llama3_8b", "--cluster", "h100_x8", "--set", "plan.zero_sta
         (("torchtitan", *TITAN, "--set", "plan.framework=torchtitan"), ""),
     ],
 )
-def test_an_export_tells_what_it_cannot_say(dtsim: Any, words: tuple[str, ...], lost: str) -> None:
+def test_an_export_tells_what_it_cannot_say(dtsim: Dtsim, words: tuple[str, ...], lost: str) -> None:
     code, _, err = dtsim("export", *words)
     assert code == 0
     assert (lost in err) if lost else ("another plan" not in err)

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 
 import pytest
 
 from simulator.errors import SpecError, UnknownNameError
 from simulator.studies.comparison import SHORT_COLUMNS, Comparison, compare
 from simulator.studies.variants import variants
+from tests.command import Dtsim
 
-Dtsim = Callable[..., tuple[int, str, str]]
 JOB = "gpt3_13b_2xdgx_a100"
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -19,8 +18,7 @@ from simulator.studies.comparison import Comparison, compare
 from simulator.studies.latency_sweep import latency_sweep
 from simulator.studies.schedule_figures import schedule_figures
 from simulator.studies.variants import variants
-
-Dtsim = Callable[..., tuple[int, str, str]]
+from tests.command import Dtsim
 
 JOB = """
 [workload]

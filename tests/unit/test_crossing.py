@@ -9,10 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from simulator.cli import main
 from simulator.collectives import ALGORITHMS, CollectiveTime, collective_seconds
 from simulator.collectives.crossing import Method, _reason_of, crossing_of, placed_alike, reason_of
-from simulator.engine.shared_links import simulate_collective
 from simulator.errors import PlanError, SpecError
 from simulator.hardware.cluster import Cluster, load_cluster
 from simulator.hardware.fabric import Fabric, describe_group, fabric_of, place_group, place_hop
@@ -20,6 +18,8 @@ from simulator.hardware.fabric_graph import build_fabric_graph, graph_of
 from simulator.hardware.topology import Lattice
 from simulator.job import load_job
 from simulator.simulation import simulate
+from tests.command import Dtsim
+from tests.differential.shared_links import simulate_collective
 
 MESSAGE = 2.0**28
 STRIDED = (("tp", 8), ("dp", 16))
@@ -185,26 +185,19 @@ oversubscription = 8
 """
 
 
-def call(*arguments: str) -> int:
-    with pytest.raises(SystemExit) as left:
-        main(arguments)
-    return int(left.value.code or 0)
-
-
-def test_the_command_prices_groups_side_by_side_on_a_cluster_of_ones_own(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_prices_groups_side_by_side_on_a_cluster_of_ones_own(tmp_path: Path, dtsim: Dtsim) -> None:
     path = tmp_path / "mine.toml"
     path.write_text(FILE)
     base = ["collective", "all_reduce", "--size", "256MiB", "--cluster", str(path), "--ranks", "16", "--nodes", "16"]
     seconds = []
     for groups in ("1", "8"):
-        assert 0 == call(*base, "--groups", groups, "--algorithm", "ring", "--json")
-        answer = json.loads(capsys.readouterr().out)
+        code, out, _ = dtsim(*base, "--groups", groups, "--algorithm", "ring", "--json")
+        assert 0 == code
+        answer = json.loads(out)
         assert "steps" == answer["provenance"]["engine"]
         seconds.append(answer["time_s"]["value"])
     assert seconds[0] == pytest.approx(seconds[1], rel=1e-3), "each group has its own rail and leaf"
-    assert 2 == call(*base, "--groups", "9")
+    assert 2 == dtsim(*base, "--groups", "9")[0]
 
 
 def test_half_a_topology_is_refused(tmp_path: Path) -> None:

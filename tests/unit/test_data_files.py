@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from simulator.hardware import Gpu, Link, Node, load_cluster
-from simulator.hardware.cluster import ClusterSpec
+from simulator.hardware.cluster import ClusterSpec, Node, load_cluster
+from simulator.hardware.gpu import Gpu
+from simulator.hardware.link import Link
 from simulator.specs import NamedSpec, find_spec, load_all, load_spec, names, read_toml
 from simulator.workload.model import Model
 

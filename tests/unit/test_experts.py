@@ -18,22 +18,16 @@ from simulator.lowering.steps.assign import assign_layers
 from simulator.plan.plan import Plan
 from simulator.program.calls import AWAITED, EXCHANGED, Call, NodeExchange, Traffic
 from simulator.program.program import COLLECTIVE, Link, OperatorTable, Program, Segment
-from simulator.program.spec import verify
 from simulator.simulation import simulate
 from simulator.workload.model import load_model
 from simulator.workload.workload import Workload
+from tests.lowered import lowered
 
 PLAIN: dict[str, Any] = {"framework": "pytorch_ddp", "attention": "unfused"}  # pads no vocabulary, repeats no product
 
 
 def workload(name: str = "mixtral_8x7b", batch: int = 16, length: int = 1024) -> Workload:
     return Workload(model=load_model(name), sequence_length=length, global_batch_size=batch)
-
-
-def lowered(work: Workload, world: int, **plan: Any) -> Program:
-    program = lower(work, Plan(**plan), world)
-    verify(program)
-    return program
 
 
 def table(program: Program, name: str) -> OperatorTable:

@@ -4,21 +4,15 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from simulator.errors import SpecError
 from simulator.plan.framework import Framework, load_framework
 from simulator.specs import data_roots, find_spec, lineage, resolve
+from tests.command import Dtsim
 
 SHIPPED = data_roots()[-1] / "hardware_specs" / "frameworks"
-
-
-@pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
 
 
 def write(name: str, text: str) -> Path:
@@ -122,7 +116,7 @@ def test_a_file_given_by_its_path_extends_one_beside_it(here: Path) -> None:
             'extends = "megatron_core"\nfuses_experts = true\njoined_expert_gate = false',
             "mine.toml: fuses_experts applies",
         ),
-        ('notes = "whole"', "and 19 more\nhardware_specs/frameworks/mine.toml: Way out: extends = "),
+        ('notes = "whole"', "... and 18 more\nhardware_specs/frameworks/mine.toml: Way out: extends = "),
         ('extends = "megatron_core"\nweighs_rows_in_fp32 = true', "mine.toml: the router's weights scale either"),
         ('extends = "megatron_core"\nreuse_distance = 8', "mine.toml: reuse_distance is about weight tensors"),
     ],
@@ -150,7 +144,7 @@ def test_circles_and_long_rows_are_refused(here: Path) -> None:
     assert "at most 16 files may extend one another in a row" in refusal("row_0")
 
 
-def test_only_profiles_extend(here: Path, dtsim: Any) -> None:
+def test_only_profiles_extend(here: Path, dtsim: Dtsim) -> None:
     path = Path("hardware_specs/gpus/mine.toml")
     path.parent.mkdir(parents=True)
     path.write_text('name = "mine"\nextends = "h100_80gb_sxm"\n')
@@ -159,7 +153,7 @@ def test_only_profiles_extend(here: Path, dtsim: Any) -> None:
     assert 'line 2: extends = "h100_80gb_sxm": unknown key' in error
 
 
-def test_show_says_whose_a_value_is(here: Path, dtsim: Any) -> None:
+def test_show_says_whose_a_value_is(here: Path, dtsim: Dtsim) -> None:
     write("mine", 'extends = "nemo"\nrecompute = "full"\n[sources]\n"*" = "our runs"\n')
     _, out, _ = dtsim("show", "frameworks", "mine")
     lines = {line.split()[0]: " ".join(line.split()) for line in out.splitlines() if line.strip()}
@@ -169,7 +163,7 @@ def test_show_says_whose_a_value_is(here: Path, dtsim: Any) -> None:
     assert lines["goes"].startswith("goes back to nemo, nemo_25_02, nemo_2024, megatron_core, ")
 
 
-def test_show_as_json_has_all_values_and_whose_they_are(here: Path, dtsim: Any) -> None:
+def test_show_as_json_has_all_values_and_whose_they_are(here: Path, dtsim: Dtsim) -> None:
     write("mine", 'extends = "nemo"\nrecompute = "full"\n[sources]\n"*" = "our runs"\n')
     _, out, _ = dtsim("show", "frameworks", "mine", "--json")
     answer = json.loads(out)
@@ -179,7 +173,7 @@ def test_show_as_json_has_all_values_and_whose_they_are(here: Path, dtsim: Any) 
     assert set(answer["inherited"]) <= set(answer["facts"])
 
 
-def test_a_file_that_says_nothing_is_shown_as_such(here: Path, dtsim: Any) -> None:
+def test_a_file_that_says_nothing_is_shown_as_such(here: Path, dtsim: Dtsim) -> None:
     path = Path("hardware_specs/calibrations/mine.toml")
     path.parent.mkdir(parents=True)
     path.write_text("")

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from tests.command import Dtsim
 from tests.rows import ROW
 
-Dtsim = Callable[..., tuple[int, str, str]]
 EXTREMES = ("1e308", "-1e308", "1e-308", "5e-324", "1e31", "nan", "inf")
 GEMM = "gpu,model,batch,m,n,k,layout,dtype,out_dtype,accumulate,tflops,source,repeats\n"
 KERNEL = "h100_80gb_sxm,x,{0},{0},4096,4096,TN,bf16,bf16,0,{1},test,{0}\n"

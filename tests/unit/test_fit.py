@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -16,6 +15,7 @@ from simulator.search.fit import fewest_gpus, largest
 from simulator.search.growth import GROWTHS, Grown
 from simulator.search.space import make_space, read_ranges
 from simulator.simulation import simulate_job
+from tests.command import Dtsim
 
 RANGES = read_ranges(["tensor_parallel=1,2,4,8", "zero_stage=0,1,3", "recompute=none,full"])
 
@@ -144,7 +144,7 @@ def test_sizes_of_zero_1_as_measured(ways: int, hidden: int, published: float) -
 COMMAND = ("fit", "gpt3_1_3b", "--cluster", "h100_x8", "--range", "zero_stage=0,1")
 
 
-def test_the_command_answers_in_json_and_writes_the_job(dtsim: Any, tmp_path: Path) -> None:
+def test_the_command_answers_in_json_and_writes_the_job(dtsim: Dtsim, tmp_path: Path) -> None:
     file = tmp_path / "largest.toml"
     code, out, _ = dtsim(*COMMAND, "--largest", "layers", "--json", "-o", str(file))
     answer = json.loads(out)
@@ -156,7 +156,7 @@ def test_the_command_answers_in_json_and_writes_the_job(dtsim: Any, tmp_path: Pa
     assert simulate_job(written).step_time == answer["plan"]["step_time_s"]
 
 
-def test_the_command_says_on_how_few_gpus(dtsim: Any) -> None:
+def test_the_command_says_on_how_few_gpus(dtsim: Dtsim) -> None:
     code, out, _ = dtsim(*COMMAND, "--fewest", "gpus")
     assert code == 0
     assert "fewest gpus: 1 GPUs" in out
@@ -175,7 +175,7 @@ def test_the_command_says_on_how_few_gpus(dtsim: Any) -> None:
         (("--largest", "batch", "--range", "zero=9"), "zero"),
     ],
 )
-def test_bad_words_end_with_2_and_say_why(dtsim: Any, words: tuple[str, ...], told: str) -> None:
+def test_bad_words_end_with_2_and_say_why(dtsim: Dtsim, words: tuple[str, ...], told: str) -> None:
     code, out, error = dtsim(*COMMAND, *words)
     assert (code, out) == (2, "")
     assert told in error

@@ -15,6 +15,7 @@ from simulator.search.fitted import fitted_split, least_split
 from simulator.search.search import search
 from simulator.search.space import make_space, read_ranges
 from simulator.simulation import simulate_job
+from tests.command import Dtsim
 
 SETTINGS = ["workload.global_batch_size=16", "workload.sequence_length=2048", "plan.pipeline_parallel=4"]
 
@@ -84,7 +85,7 @@ def test_layers_go_to_where_there_is_room() -> None:
         fitted_split(job_from_names("llama3_70b", "dgx_a100_40", [*settings, "plan.microbatch_size=2"]))
 
 
-def test_the_strategy_finds_what_the_grid_finds_over_even_and_fitted_splits(dtsim: Any) -> None:
+def test_the_strategy_finds_what_the_grid_finds_over_even_and_fitted_splits(dtsim: Dtsim) -> None:
     job = job_from_names("llama3_2_1b", "h100_x8", SETTINGS)
     texts = ["pipeline_parallel=1,2,4", "tensor_parallel=1,2", "microbatch_size=1,2", "zero_stage=0,1"]
     found = search(make_space(job, read_ranges(texts), {}), "dp")

@@ -30,8 +30,8 @@ from simulator.studies.scaling import scaling
 from simulator.studies.schedule_figures import schedule_figures
 from simulator.studies.variants import VariantLoader, variants
 from simulator.units import parse
+from tests.command import Dtsim
 
-Dtsim = Callable[..., tuple[int, str, str]]
 JOB = "gpt3_13b_2xdgx_a100"
 
 

@@ -110,7 +110,6 @@ FIELDS: dict[str, tuple[dict[str, Any], str, str]] = {
     ),
     "tensor_parallel_overlap": switch(TENSOR),
     "fuses_pairs": switch(TWO_WAY),
-    "separate_communicators": switch(FSDP),
     "shards_in_master_precision": switch({**FSDP, "profile": {"autocast": "false"}}),
     "fsdp_prefetch": (FSDP, "0", "2"),
     "reshards_after_forward": switch(FSDP),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -21,6 +20,7 @@ from simulator.search.search import search
 from simulator.search.space import make_space, read_ranges
 from simulator.simulation import simulate_job
 from simulator.specs import names
+from tests.command import Dtsim
 from tests.package_sources import ROOT
 from tests.profiles import profile
 
@@ -111,7 +111,7 @@ def test_no_measured_run_did_what_its_code_does_not_run() -> None:
     assert [] == [pair for pair in said if pair[1]]
 
 
-def test_a_space_that_nobody_named_has_what_the_framework_runs(dtsim: Any) -> None:
+def test_a_space_that_nobody_named_has_what_the_framework_runs(dtsim: Dtsim) -> None:
     words = (*SEARCH, "--set", "plan.framework=torchtitan", "--fix", "pipeline_parallel=1", "--fix", "recompute=full")
     words = (*words, "--fix", "tensor_parallel=2", "--fix", "microbatch_size=1")
     _, out, _ = dtsim(*words)
@@ -124,7 +124,7 @@ def test_a_space_that_nobody_named_has_what_the_framework_runs(dtsim: Any) -> No
     assert all_of_it["space"]["plans"] > own["space"]["plans"]
 
 
-def test_ranges_are_taken_as_given_and_what_is_beyond_the_framework_is_said(dtsim: Any) -> None:
+def test_ranges_are_taken_as_given_and_what_is_beyond_the_framework_is_said(dtsim: Dtsim) -> None:
     words = (*SEARCH, "--set", "plan.pipeline_parallel=4", "--range", "schedule=one_f_one_b,zb_h1")
     code, out, _ = dtsim(*words)
     found = json.loads(out)

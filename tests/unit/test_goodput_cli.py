@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from simulator.cli import main
 from simulator.errors import SpecError
 from simulator.goodput.study import goodput
 from simulator.job import load_job
 from simulator.simulation import simulate_job
+from tests.command import Dtsim
 
 PLAIN = """
 [workload]
@@ -44,20 +44,18 @@ def write(folder: Path, text: str) -> str:
     return str(path)
 
 
-def run(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> tuple[str, str]:
-    with pytest.raises(SystemExit) as left:
-        main(["goodput", *arguments])
-    out, err = capsys.readouterr()
-    assert code == left.value.code, err
+def run(dtsim: Dtsim, *arguments: str, code: int = 0) -> tuple[str, str]:
+    found, out, err = dtsim("goodput", *arguments)
+    assert code == found, err
     return out, err
 
 
-def answer(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
-    return dict(json.loads(run(capsys, *arguments, "--json")[0]))
+def answer(dtsim: Dtsim, *arguments: str) -> dict[str, Any]:
+    return dict(json.loads(run(dtsim, *arguments, "--json")[0]))
 
 
-def test_the_answer_has_the_keys_that_were_promised(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    found = answer(capsys, write(tmp_path, PLAIN + FAILS), "--days", "40", "--samples", "200", "--seed", "3")
+def test_the_answer_has_the_keys_that_were_promised(tmp_path: Path, dtsim: Dtsim) -> None:
+    found = answer(dtsim, write(tmp_path, PLAIN + FAILS), "--days", "40", "--samples", "200", "--seed", "3")
 
     assert (1, "goodput") == (found["schema_version"], found["kind"])
     assert {"version", "cluster", "gpu", "assumptions"} <= set(found["provenance"])
@@ -75,16 +73,16 @@ def test_the_answer_has_the_keys_that_were_promised(tmp_path: Path, capsys: pyte
     assert useful / (found["days"]["mean"] * 86400) == pytest.approx(found["goodput"]["mean"], rel=1e-6)
 
 
-def test_every_key_is_documented(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_key_is_documented(tmp_path: Path, dtsim: Dtsim) -> None:
     page = (Path(__file__).parents[2] / "docs" / "goodput.md").read_text().partition("## The answer as JSON")[2]
-    found = answer(capsys, write(tmp_path, PLAIN + FAILS), "--days", "5", "--samples", "5")
+    found = answer(dtsim, write(tmp_path, PLAIN + FAILS), "--days", "5", "--samples", "5")
     keys = {*found, *found["lost_s"], *found["checkpoint"], *found["checkpoint"]["best_interval"], *found["levers"][0]}
     assert set() == {key for key in keys if f"`{key}`" not in page}
 
 
-def test_without_tables_a_run_is_its_steps(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_tables_a_run_is_its_steps(tmp_path: Path, dtsim: Dtsim) -> None:
     path = write(tmp_path, PLAIN)
-    found = answer(capsys, path, "--tokens", "10B", "--samples", "5")
+    found = answer(dtsim, path, "--tokens", "10B", "--samples", "5")
     prediction = simulate_job(load_job(path))
     steps = math.ceil(1e10 / prediction.tokens)
 
@@ -95,27 +93,27 @@ def test_without_tables_a_run_is_its_steps(tmp_path: Path, capsys: pytest.Captur
     (said,) = [text for text in found["provenance"]["assumptions"] if text.startswith("nothing fails")]
     settings = [setting.strip("'") for setting in re.findall(r"--set ('[^']*'|\S+)", said)]
     changes = [word for setting in settings for word in ("--set", setting)]
-    failing = answer(capsys, path, "--days", "20", "--samples", "5", "--no-levers", *changes)
+    failing = answer(dtsim, path, "--days", "20", "--samples", "5", "--no-levers", *changes)
     assert failing["interruptions"]  # the way out that it tells is one
 
 
-def test_the_same_seed_gives_the_same_bytes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_same_seed_gives_the_same_bytes(tmp_path: Path, dtsim: Dtsim) -> None:
     path = write(tmp_path, PLAIN + FAILS)
     first, again, other = (
-        run(capsys, path, "--days", "20", "--samples", "50", "--seed", seed, "--json")[0] for seed in ("5", "5", "6")
+        run(dtsim, path, "--days", "20", "--samples", "50", "--seed", seed, "--json")[0] for seed in ("5", "5", "6")
     )
     assert first == again != other
 
 
-def test_neither_tokens_nor_days_is_a_month(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    found = answer(capsys, write(tmp_path, PLAIN + FAILS), "--samples", "5", "--no-levers")
+def test_neither_tokens_nor_days_is_a_month(tmp_path: Path, dtsim: Dtsim) -> None:
+    found = answer(dtsim, write(tmp_path, PLAIN + FAILS), "--samples", "5", "--no-levers")
     assert (30.0, []) == (found["days"]["mean"], found["levers"])
 
 
-def test_text_and_picture(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_text_and_picture(tmp_path: Path, dtsim: Dtsim) -> None:
     picture, page = tmp_path / "run.png", tmp_path / "run.html"
     files = ("--plot", str(picture), "--report", str(page))
-    out, err = run(capsys, write(tmp_path, PLAIN + FAILS), "--days", "20", "--samples", "40", *files)
+    out, err = run(dtsim, write(tmp_path, PLAIN + FAILS), "--days", "20", "--samples", "40", *files)
     for words in ("where the time goes", "interruptions", "best interval by simulation", "GPU-hours", "single changes"):
         assert words in out
     assert f"wrote {picture}" in err
@@ -133,9 +131,7 @@ def test_auto_finds_the_best_interval(tmp_path: Path) -> None:
     assert abs(found.runs.model.interval - found.interval.simulated) <= found.described.step
 
 
-def test_whoever_stops_it_gets_what_is_known(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_whoever_stops_it_gets_what_is_known(tmp_path: Path, dtsim: Dtsim, monkeypatch: pytest.MonkeyPatch) -> None:
     from simulator.goodput import kernel
 
     plain, calls = kernel.run_kernel, []
@@ -148,13 +144,13 @@ def test_whoever_stops_it_gets_what_is_known(
 
     monkeypatch.setattr(kernel, "run_kernel", pressed)
     settings = (write(tmp_path, PLAIN + FAILS), "--days", "20", "--samples", "500", "--no-levers", "--json")
-    out, err = run(capsys, *settings, code=130)
+    out, err = run(dtsim, *settings, code=130)
     assert (60, 500) == (json.loads(out)["samples"], json.loads(out)["samples_asked"])
     assert "stopped after 60 of 500 runs" in err
 
 
 def test_whoever_stops_the_search_for_an_interval_gets_no_answer(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, dtsim: Dtsim, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from simulator.goodput import kernel
 
@@ -170,17 +166,15 @@ def test_whoever_stops_the_search_for_an_interval_gets_no_answer(
     automatic = (PLAIN + FAILS).replace('interval = "30 min"', 'interval = "auto"')
     assert 'interval = "auto"' in automatic
     settings = (write(tmp_path, automatic), "--days", "20", "--samples", "500", "--no-levers", "--json")
-    assert ("", 3) == (run(capsys, *settings, code=130)[0], len(calls))
+    assert ("", 3) == (run(dtsim, *settings, code=130)[0], len(calls))
 
 
-def test_whoever_stops_the_levers_keeps_the_runs(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_whoever_stops_the_levers_keeps_the_runs(tmp_path: Path, dtsim: Dtsim, monkeypatch: pytest.MonkeyPatch) -> None:
     def pressed(*_: Any) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr("simulator.goodput.study.pull_levers", pressed)
-    out, _ = run(capsys, write(tmp_path, PLAIN + FAILS), "--days", "20", "--samples", "30", "--json", code=130)
+    out, _ = run(dtsim, write(tmp_path, PLAIN + FAILS), "--days", "20", "--samples", "30", "--json", code=130)
     assert (30, True, []) == tuple(json.loads(out)[key] for key in ("samples", "stopped", "levers"))
 
 
@@ -201,10 +195,8 @@ def test_whoever_stops_the_levers_keeps_the_runs(
         ('detektion = "1 min"', "Did you mean detection"),
     ],
 )
-def test_a_wrong_table_is_refused_in_words(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], table: str, words: str
-) -> None:
-    _, err = run(capsys, write(tmp_path, f"{PLAIN}\n[reliability]\n{table}\n"), code=2)
+def test_a_wrong_table_is_refused_in_words(tmp_path: Path, dtsim: Dtsim, table: str, words: str) -> None:
+    _, err = run(dtsim, write(tmp_path, f"{PLAIN}\n[reliability]\n{table}\n"), code=2)
     assert words in err
     assert "Traceback" not in err
 
@@ -222,16 +214,14 @@ def test_a_wrong_table_is_refused_in_words(
         (("--set", "power.cap=900 W"), "at most its own limit"),
     ],
 )
-def test_a_wrong_option_is_refused_in_words(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], options: tuple[str, ...], words: str
-) -> None:
-    _, err = run(capsys, write(tmp_path, PLAIN + FAILS), "--no-levers", *options, code=2)
+def test_a_wrong_option_is_refused_in_words(tmp_path: Path, dtsim: Dtsim, options: tuple[str, ...], words: str) -> None:
+    _, err = run(dtsim, write(tmp_path, PLAIN + FAILS), "--no-levers", *options, code=2)
     assert words in err
 
 
-def test_a_job_that_does_not_fit_is_told_as_if_it_did(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_job_that_does_not_fit_is_told_as_if_it_did(tmp_path: Path, dtsim: Dtsim) -> None:
     path = write(tmp_path, PLAIN + FAILS)
-    found = answer(capsys, path, "--set", "plan.zero_stage=0", "--samples", "5", "--no-levers")
+    found = answer(dtsim, path, "--set", "plan.zero_stage=0", "--samples", "5", "--no-levers")
     assert not found["fits"]
     assert any("does not fit" in text for text in found["provenance"]["assumptions"])
 
@@ -242,16 +232,14 @@ def test_failures_without_checkpoints_are_refused(tmp_path: Path) -> None:
         goodput(load_job(write(tmp_path, PLAIN + table)), span=86400.0)
 
 
-def test_checkpoints_in_memory_need_no_word_on_the_file_system(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_checkpoints_in_memory_need_no_word_on_the_file_system(tmp_path: Path, dtsim: Dtsim) -> None:
     settings = (write(tmp_path, PLAIN + FAILS), "--days", "20", "--samples", "20", "--no-levers")
-    found = answer(capsys, *settings, "--set", "checkpoint.mode=memory")
+    found = answer(dtsim, *settings, "--set", "checkpoint.mode=memory")
     assumed = found["provenance"]["assumptions"]
     assert "the file system gets a checkpoint every 3 h (checkpoint.persist)" in assumed
     assert any("checkpoint.persist_write" in text for text in assumed)
     told = answer(
-        capsys,
+        dtsim,
         *settings,
         "--set",
         "checkpoint.mode=memory",

@@ -107,6 +107,8 @@ def test_products_follow_from_dimensions() -> None:
 
 
 def test_every_tensor_has_one_maker_and_its_readers() -> None:
-    made, read = GRAPH.makers, GRAPH.readers
-    assert {"attention residual output"} == {name for name in made if len(read.get(name, ())) == 2}
+    made = [t.name for op in GRAPH.ops for t in op.outputs]
+    read = {t.name: [i for i, op in enumerate(GRAPH.ops) if t in op.inputs] for op in GRAPH.ops for t in op.inputs}
+    assert len(made) == len(set(made))
+    assert ["attention residual output"] == [name for name in made if len(read.get(name, ())) == 2]
     assert [place("attention norm"), place("attention residual")] == read["hidden states"]

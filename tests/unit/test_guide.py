@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from functools import cache
-from typing import Any
 
 import pytest
 
@@ -16,6 +15,7 @@ from simulator.search.growth import GROWTHS
 from simulator.simulation import simulate_job
 from simulator.studies.guide import Guide, Tried, advise, node_bandwidth, with_network
 from simulator.units import in_unit
+from tests.command import Dtsim
 
 SPLIT = "tensor, pipeline and data"
 HOST = ("optimizer on the host", "optimizer and weights on the host")
@@ -163,7 +163,7 @@ def test_the_crossing_lies_where_both_take_equal_time() -> None:
         assert (seconds(there, "ZeRO-3 (FSDP)") - split) * order > 0
 
 
-def test_the_command_answers_in_json(dtsim: Any) -> None:
+def test_the_command_answers_in_json(dtsim: Dtsim) -> None:
     words = ("advise", "--model", "gpt3_1_3b", "--cluster", "dgx_a100", "--set", "cluster.gpus=8")
     code, out, _ = dtsim(*words, "--json")
     answer = json.loads(out)
@@ -180,7 +180,7 @@ def test_the_command_answers_in_json(dtsim: Any) -> None:
         (("--cluster", "dgx_a100", "--fit-probability", "7"), "between 0"),
     ],
 )
-def test_bad_words_end_with_2_and_say_why(dtsim: Any, words: tuple[str, ...], told: str) -> None:
+def test_bad_words_end_with_2_and_say_why(dtsim: Dtsim, words: tuple[str, ...], told: str) -> None:
     code, out, error = dtsim("advise", "--model", "gpt3_1_3b", *words)
     assert (code, out) == (2, "")
     assert told in error

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from simulator.errors import SpecError
-from simulator.hardware import load_cluster, load_gpu, load_link
-from simulator.hardware.cluster import Node
+from simulator.hardware.cluster import Node, load_cluster
+from simulator.hardware.gpu import load_gpu
+from simulator.hardware.link import load_link
 from simulator.job import job_from_names
 from simulator.simulation import simulate_job
 from simulator.specs import find_spec, names, validate_spec

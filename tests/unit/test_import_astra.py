@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from simulator.errors import SpecError
 from simulator.importers.jobs import import_file
+from tests.command import Dtsim
 
-Dtsim = Callable[..., tuple[int, str, str]]
 NETWORK = """topology: [ Ring, Switch ]
 npus_count: [ 8, 4 ]
 bandwidth: [ 400.0, 50.0 ]  # GB/s

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import json
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +14,9 @@ from google.protobuf import descriptor_pb2
 from simulator.errors import SpecError
 from simulator.importers import chakra_wire as wire
 from simulator.importers.jobs import import_file, import_files
+from tests.command import Dtsim
 from tests.protobuf_schema import messages
 
-Dtsim = Callable[..., tuple[int, str, str]]
 DATA = Path(__file__).parents[1] / "data" / "imports"
 
 

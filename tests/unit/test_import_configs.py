@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from simulator.cli import main
 from simulator.errors import SpecError
 from simulator.importers.jobs import import_files, load_any_job
 from simulator.importers.trees import parse_yaml
 from simulator.lowering.steps.assign import ends_as_layers
 from simulator.workload.model import load_model
+from tests.command import Dtsim
 
 DATA = Path(__file__).parents[1] / "data" / "imports"
 
@@ -234,12 +234,11 @@ def test_a_pipeline_order_of_pytorch_becomes_the_schedule(tmp_path: Path) -> Non
         import_files([tmp_path / "bad.csv"])
 
 
-def test_a_written_job_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_written_job_runs(tmp_path: Path, dtsim: Dtsim) -> None:
     path = tmp_path / "job.toml"
-    with pytest.raises(SystemExit) as left:
-        main(["import", str(DATA / "torchtitan.toml"), "--cluster", "dgx_h100", "-o", str(path), "--json"])
-    answer = json.loads(capsys.readouterr().out)
-    assert (0, "import", 1) == (left.value.code, answer["kind"], answer["schema_version"])
+    code, out, _ = dtsim("import", str(DATA / "torchtitan.toml"), "--cluster", "dgx_h100", "-o", str(path), "--json")
+    answer = json.loads(out)
+    assert (0, "import", 1) == (code, answer["kind"], answer["schema_version"])
     assert load_any_job(str(path)).plan == load_any_job(str(DATA / "torchtitan.toml"), (), None, "dgx_h100").plan
 
 

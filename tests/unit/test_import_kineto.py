@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import json
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +16,8 @@ from simulator.importers.jobs import import_file
 from simulator.importers.kineto import kind_of_kernel
 from simulator.report.kinds import kernel_seconds
 from simulator.studies.measured_kernels import kernels_beside
+from tests.command import Dtsim
 
-Dtsim = Callable[..., tuple[int, str, str]]
 STEP = 700_000.0
 """Microseconds."""
 

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from simulator.errors import SpecError
 from simulator.importers.jobs import import_file
+from tests.command import Dtsim
 
-Dtsim = Callable[..., tuple[int, str, str]]
 DATA = Path(__file__).parents[1] / "data" / "imports"
 TEXT = (DATA / "simai.txt").read_text()
 CSV = (DATA / "aicb.csv").read_text()

@@ -6,22 +6,19 @@ from pathlib import Path
 
 import pytest
 
-from simulator.cli import main
 from simulator.errors import SpecError
 from simulator.hardware.cluster import load_cluster
 from simulator.importers.jobs import import_files
+from tests.command import Dtsim
 
 DATA = Path(__file__).parents[1] / "data" / "imports"
 
 
-def test_nccl_xml_becomes_a_cluster_that_can_be_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_nccl_xml_becomes_a_cluster_that_can_be_used(here: Path, dtsim: Dtsim) -> None:
     answer = import_files([DATA / "topo.xml"]).to_dict()
     assert {"gpus": 2, "name": "topo"} == answer["job"]["cluster"]
     assert ["<marvel>"] == [line["text"] for line in answer["not_understood"]]
-    with pytest.raises(SystemExit) as left:
-        main(["import", str(DATA / "topo.xml"), "-o", "job.toml"])
-    assert 0 == int(left.value.code or 0)
+    assert 0 == dtsim("import", str(DATA / "topo.xml"), "-o", "job.toml")[0]
     cluster = load_cluster("topo")
     node = cluster.node
     assert (2, "h100_80gb_sxm", "nvlink4", "pcie5_x16", "infiniband_ndr", 1, "intel", True) == (

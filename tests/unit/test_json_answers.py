@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from simulator.cli.answers import ANSWERS, SCHEMA_VERSION, json_schema, misfits
+from tests.command import Dtsim
 from tests.package_sources import ROOT
 
-Dtsim = Callable[..., tuple[int, str, str]]
 DATA = ROOT / "tests" / "data"
 JOB = "gpt3_13b_2xdgx_a100"
 NOISE = ("--set", "jitter.compute=0.02", "--samples", "5")

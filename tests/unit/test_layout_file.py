@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-Dtsim = Callable[..., tuple[int, str, str]]
+from tests.command import Dtsim
+
 MODEL = "gpt2_124m"
 BOTH = """
 name = "both"

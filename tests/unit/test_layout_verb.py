@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-Dtsim = Callable[..., tuple[int, str, str]]
+from tests.command import Dtsim
+
 CONTRACT = [
     "gpt3_13b",
     "--mesh",

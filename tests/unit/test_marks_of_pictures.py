@@ -16,6 +16,7 @@ from simulator.report.accuracy_plot import plot_accuracy
 from simulator.report.bars import COLOURS, KINDS, Bars, compute_bars, draw_columns, draw_numbers
 from simulator.report.tornado_plot import plot_tornado
 from simulator.studies.schedule_figures import schedule_figures
+from tests.command import Dtsim
 
 
 @pytest.fixture
@@ -86,7 +87,7 @@ def test_a_bar_of_a_tornado_is_what_the_best_plan_gains_or_loses(drawn: list[Fig
     assert widths == {"quicker": pytest.approx(-0.1), "slower": pytest.approx(0.5)}
 
 
-def test_every_word_of_a_layout_is_on_the_picture(drawn: list[Figure], dtsim: Any, tmp_path: Path) -> None:
+def test_every_word_of_a_layout_is_on_the_picture(drawn: list[Figure], dtsim: Dtsim, tmp_path: Path) -> None:
     for name, cuts in (("narrow", "batch=rows"), ("wide", "ffn=cols")):
         words = (
             "layout",
@@ -106,7 +107,7 @@ def test_every_word_of_a_layout_is_on_the_picture(drawn: list[Figure], dtsim: An
                 assert figure.bbox.padded(2).containsx(text.get_window_extent().x1), text.get_text()
 
 
-def test_a_tensor_in_many_parts_shows_the_first_and_the_last(drawn: list[Figure], dtsim: Any, tmp_path: Path) -> None:
+def test_a_tensor_in_many_parts_shows_the_first_and_the_last(drawn: list[Figure], dtsim: Dtsim, tmp_path: Path) -> None:
     words = ("layout", "gpt2_124m", "--mesh", "rows=64", "--map", "vocabulary=rows", "--plot", str(tmp_path / "p.png"))
     assert 0 == dtsim(*words)[0]
     parts = [sum(patch.get_fill() for patch in axis.patches) for axis in drawn[0].axes]

@@ -13,9 +13,9 @@ from simulator.calibration.collectives.judge.machine import Machine
 from simulator.calibration.collectives.read.log_file import read_log
 from simulator.calibration.collectives.read.tidy_logs import describe_row
 from simulator.calibration.collectives.tool import collect_logs
-from simulator.cli import main
 from simulator.collectives import collective_seconds
 from simulator.errors import CalibrationError
+from tests.command import Dtsim
 
 DATA = Path(__file__).parents[1] / "data"
 RAW = DATA / "nccl_raw"
@@ -192,7 +192,7 @@ def test_a_collective_is_known_by_any_usual_spelling(kind: str) -> None:
     )
 
 
-def test_an_index_of_odd_spellings_is_validated_row_by_row(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_index_of_odd_spellings_is_validated_row_by_row(tmp_path: Path, dtsim: Dtsim) -> None:
     rows = [
         ROW
         | {
@@ -212,10 +212,9 @@ def test_an_index_of_odd_spellings_is_validated_row_by_row(tmp_path: Path, capsy
     for row in rows:
         lines = [f"{2**p},{40 + 2**p / 2e5:.2f},out_of_place" for p in range(10, 31, 4)]
         (tmp_path / f"{row['log_id']}.csv").write_text("\n".join(["size_bytes,time_us,placement", *lines]))
-    with pytest.raises(SystemExit) as left:
-        main(["validate", str(tmp_path / "index.csv"), "--kind", "nccl", "--json"])
-    assert 0 == (left.value.code or 0)
-    answer = json.loads(capsys.readouterr().out)["rows"]
+    code, out, _ = dtsim("validate", str(tmp_path / "index.csv"), "--kind", "nccl", "--json")
+    assert 0 == code
+    answer = json.loads(out)["rows"]
     told = {row["group"]: row["predicted"] is not None for row in answer}
     assert {"a": True, "b": False, "c": True} == told
     assert all("beads" in row["reason"] for row in answer if row["group"] == "b")

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simulator.cli import main
 from simulator.errors import SpecError
 from simulator.goodput.study import goodput
 from simulator.hardware.neighbours import nodes_in_each_pod, rate_beside
@@ -18,6 +17,7 @@ from simulator.lowering import lower
 from simulator.program.builder import ProgramBuilder, collective_link
 from simulator.simulation import simulate_job
 from simulator.studies.neighbours import Beside, beside_neighbours, bytes_leaving
+from tests.command import Dtsim
 
 CLUSTER = """
 name = "narrow"
@@ -165,18 +165,16 @@ def test_the_file_system_is_shared(folder: Path) -> None:
         stall("saves", "packed", "checkpoint.share=0.5")
 
 
-def answer(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> tuple[str, str]:
-    with pytest.raises(SystemExit) as left:
-        main(list(arguments))
-    out, err = capsys.readouterr()
-    assert code == left.value.code, err
+def answer(dtsim: Dtsim, *arguments: str, code: int = 0) -> tuple[str, str]:
+    found, out, err = dtsim(*arguments)
+    assert code == found, err
     return out, err
 
 
 @pytest.mark.parametrize("verb", [("run",), ("goodput", "--days", "1", "--samples", "2")])
-def test_both_verbs_answer_with_their_neighbours(verb: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+def test_both_verbs_answer_with_their_neighbours(verb: tuple[str, ...], dtsim: Dtsim) -> None:
     table = 'neighbours=[{job="heavy.toml",gpus=32,placement="interleaved"}]'
-    out, _ = answer(capsys, verb[0], "heavy.toml", *verb[1:], "--set", table, "--json")
+    out, _ = answer(dtsim, verb[0], "heavy.toml", *verb[1:], "--set", table, "--json")
     found: dict[str, Any] = json.loads(out)
     times = found["neighbours"][0]["step_time_s"]
     assert times == found["beside_neighbours"]["step_time_s"]
@@ -198,16 +196,16 @@ def test_both_verbs_answer_with_their_neighbours(verb: tuple[str, ...], capsys: 
         ),
     ],
 )
-def test_what_cannot_be_is_refused(settings: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
-    out, err = answer(capsys, "run", "heavy.toml", *(w for s in settings for w in ("--set", s)), code=2)
+def test_what_cannot_be_is_refused(settings: list[str], said: str, dtsim: Dtsim) -> None:
+    out, err = answer(dtsim, "run", "heavy.toml", *(w for s in settings for w in ("--set", s)), code=2)
     assert not out
     assert said in err
     assert "Traceback" not in err
 
 
-def test_other_verbs_refuse_neighbours(capsys: pytest.CaptureFixture[str]) -> None:
+def test_other_verbs_refuse_neighbours(dtsim: Dtsim) -> None:
     table = 'neighbours=[{job="heavy.toml",gpus=32}]'
-    assert "goodput only" in answer(capsys, "explain", "heavy.toml", "--set", table, code=2)[1]
+    assert "goodput only" in answer(dtsim, "explain", "heavy.toml", "--set", table, code=2)[1]
     with pytest.raises(SpecError, match="neighbours are known"):
         simulate_job(job())
 

@@ -60,9 +60,8 @@ def rows(gpu: str, lost: float = 1.2, units: int = 132, copy: float = 1.08) -> l
 
 
 @pytest.fixture
-def dtsim(dtsim: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+def dtsim(dtsim: Any, here: Path) -> Any:
     """The command, run in an empty folder."""
-    monkeypatch.chdir(tmp_path)
     return dtsim
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-Dtsim = Callable[..., tuple[int, str, str]]
+from tests.command import Dtsim
+
 DATA = Path(__file__).parents[1] / "data" / "imports"
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -15,6 +14,7 @@ from simulator.simulation import simulate_job
 from simulator.studies.advice import make_it_fit
 from simulator.studies.explanation import explain
 from simulator.studies.job_file import write_job
+from tests.command import Dtsim
 
 
 def test_a_plan_that_fits_is_named_where_no_single_change_is_enough() -> None:
@@ -54,7 +54,7 @@ def test_explain_names_a_better_plan_with_its_settings() -> None:
     assert any("another plan altogether" in line for line in found.sections()[-1].lines)
 
 
-def test_explain_in_json_has_another_plan_or_null(dtsim: Any) -> None:
+def test_explain_in_json_has_another_plan_or_null(dtsim: Dtsim) -> None:
     code, out, _ = dtsim("explain", "--model", "gpt3_1_3b", "--cluster", "h100_x8", "--json")
     assert code == 0
     assert "another_plan" in json.loads(out)
@@ -84,7 +84,7 @@ def test_init_says_that_nothing_fits(tmp_path: Path) -> None:
     assert "DOES NOT FIT" in made.text
 
 
-def test_a_run_without_a_plan_takes_one_that_fits_and_says_so(dtsim: Any) -> None:
+def test_a_run_without_a_plan_takes_one_that_fits_and_says_so(dtsim: Dtsim) -> None:
     ask = ("run", "--model", "gpt3_13b", "--cluster", "dgx_a100", "--set", "cluster.gpus=16", "--json")
     code, out, _ = dtsim(*ask)
     answer = json.loads(out)

@@ -25,6 +25,7 @@ from simulator.report.search_plot import plot_search
 from simulator.report.sweep_plot import plot_sweep
 from simulator.simulation import simulate_job
 from simulator.studies.schedule_figures import schedule_figures
+from tests.command import Dtsim
 
 
 @pytest.fixture
@@ -228,7 +229,7 @@ def test_bars_of_a_comparison_are_as_long_as_the_figures_that_they_show(drawn: l
         assert figures == pytest.approx(length)
 
 
-def test_the_legend_of_a_layout_is_its_mesh(drawn: list[Figure], dtsim: Any, tmp_path: Path) -> None:
+def test_the_legend_of_a_layout_is_its_mesh(drawn: list[Figure], dtsim: Dtsim, tmp_path: Path) -> None:
     mesh = ("--mesh", "rows=2,cols=4", "--map", "batch=rows", "--map", "ffn=cols")
     assert 0 == dtsim("layout", "gpt2_124m", *mesh, "--plot", str(tmp_path / "p.png"))[0]
     (legend,) = (axis for axis in drawn[0].axes if axis.get_ylabel() == "rows 2")
@@ -237,7 +238,7 @@ def test_the_legend_of_a_layout_is_its_mesh(drawn: list[Figure], dtsim: Any, tmp
     assert places == {(column, row) for column in range(4) for row in range(2)}
 
 
-def test_the_legend_of_a_layout_says_what_the_third_axis_is(drawn: list[Figure], dtsim: Any, tmp_path: Path) -> None:
+def test_the_legend_of_a_layout_says_what_the_third_axis_is(drawn: list[Figure], dtsim: Dtsim, tmp_path: Path) -> None:
     for mesh, words in (("a=2,b=2,c=4", "saturation: c 4"), ("a=2,b=2,c=4,d=2", "not in colour: d 2")):
         assert (
             0

@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simulator.engine.compiled_engine import run_many
+from simulator.engine import run
 from simulator.hardware.cluster import load_cluster
 from simulator.job import job_from_names
 from simulator.plan.plan import Plan
 from simulator.program.critical import critical_path
+from simulator.program.prices import Prices
 from simulator.report.prediction import QUANTILE, WHOLE_RUNS, Prediction
 from simulator.report.summary import headline, sure_section
 from simulator.simulation import simulate, simulate_job
@@ -135,7 +136,8 @@ def test_the_band_agrees_with_sampled_prices_through_the_engine() -> None:
     factor = (prices.class_share[None] * np.exp(draws * prices.sigma)[:, None, :]).sum(axis=2) / np.where(
         total > 0, total, 1
     )
-    spans = run_many(program, prices.occupancy * factor, prices.latency * factor)
+    drawn = zip(prices.occupancy * factor, prices.latency * factor, strict=True)
+    spans = [run(program, Prices.plain(*times)).makespan for times in drawn]
     sampled = np.log(spans).std()
     formula = math.sqrt(sum(s**2 for s in prediction.sigma_classes.values()))
     width = 2 * QUANTILE * formula

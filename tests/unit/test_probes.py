@@ -15,7 +15,7 @@ from simulator.calibration.collectives.read.log_file import read_log
 from simulator.calibration.kernels.attention import read_attention_csv
 from simulator.calibration.kernels.gemm import read_gemm_csv
 from simulator.calibration.kernels.memory_bound import read_memory_csv
-from simulator.errors import SpecError
+from simulator.errors import CalibrationError, SpecError
 from simulator.hardware.cluster import load_cluster
 from simulator.probes.collectives import format_table
 from simulator.probes.kernels import write_rows
@@ -30,9 +30,8 @@ RECORDED = [(1024, 16.1e-6), (65536, 21.0e-6), (2**20, 38.2e-6), (2**26, 329.1e-
 
 
 @pytest.fixture
-def dtsim(dtsim: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+def dtsim(dtsim: Any, here: Path) -> Any:
     """The command, run in an empty folder."""
-    monkeypatch.chdir(tmp_path)
     return dtsim
 
 
@@ -141,3 +140,10 @@ def test_measure_calibrate_predict_compare_on_a_processor(dtsim: Any, tmp_path: 
     code, out, err = dtsim("run", "--model", "gpt3_125m", "--cluster", "this_machine", "--json")
     assert 0 == code, err
     assert json.loads(out)["step_time_s"]["value"] > 0
+
+
+def test_a_row_that_cannot_be_read_is_named_by_its_line_in_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "memory.csv"
+    path.write_text("# by hand\n# twice\nop,bytes,time_ms\n# a pause\ncopy,1e9,1\ncopy,none,1\n")
+    with pytest.raises(CalibrationError, match=r"memory\.csv, line 6: could not convert"):
+        read_memory_csv(path)

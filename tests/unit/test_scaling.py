@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -15,8 +14,7 @@ from simulator.errors import SpecError
 from simulator.studies.comparison import compare
 from simulator.studies.scaling import Scaling, scaling
 from simulator.studies.variants import VariantLoader, variants
-
-Dtsim = Callable[..., tuple[int, str, str]]
+from tests.command import Dtsim
 
 JOB = """
 [workload]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -18,9 +17,9 @@ from simulator.schedules.own_code import run_schedule_file
 from simulator.studies.latency_sweep import latency_sweep
 from simulator.studies.schedule_figures import makespan_and_bubble, schedule_figures
 from simulator.studies.schedule_table import schedule_table
+from tests.command import Dtsim
 from tests.package_sources import ROOT, page_blocks
 
-Dtsim = Callable[..., tuple[int, str, str]]
 AT_A_TIME = next(
     block["body"] for block in page_blocks(ROOT / "docs" / "extending.md") if block["file"] == "one_at_a_time.py"
 )

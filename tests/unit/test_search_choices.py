@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import pytest
 
@@ -11,6 +10,7 @@ from simulator.job import job_from_names
 from simulator.search.answer import Answer
 from simulator.search.search import search
 from simulator.search.space import Space, make_space, read_ranges
+from tests.command import Dtsim
 
 SMALL = [
     "tensor_parallel=1,2,4",
@@ -76,7 +76,7 @@ def test_where_nothing_fits_the_nearest_is_told() -> None:
     assert sum(answer.disposed.values()) == space.size
 
 
-def test_a_batch_that_nobody_gave_is_that_of_the_gpus_that_are_fixed(dtsim: Any) -> None:
+def test_a_batch_that_nobody_gave_is_that_of_the_gpus_that_are_fixed(dtsim: Dtsim) -> None:
     words = ("search", "--model", "gpt3_1_3b", "--cluster", "dgx_h100", "--range", "zero_stage=0,1")
     found = [
         dtsim(*words, *ways)[1].splitlines() for ways in (("--fix", "cluster.gpus=16"), ("--set", "cluster.gpus=16"))
@@ -85,7 +85,7 @@ def test_a_batch_that_nobody_gave_is_that_of_the_gpus_that_are_fixed(dtsim: Any)
     assert [line for line in found[0] if "run it" in line] == [line for line in found[1] if "run it" in line]
 
 
-def test_where_every_plan_of_a_default_space_is_refused_the_rule_is_told(dtsim: Any) -> None:
+def test_where_every_plan_of_a_default_space_is_refused_the_rule_is_told(dtsim: Dtsim) -> None:
     """Most of such a space is there twice, which is no reason that helps."""
     told = dtsim(
         "search",

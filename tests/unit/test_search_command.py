@@ -6,18 +6,18 @@ import json
 import re
 import shlex
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from simulator.job import load_job
 from simulator.simulation import simulate_job
+from tests.command import Dtsim
 
 COMMAND = ("search", "--model", "gpt3_1_3b", "--cluster", "h100_x8", "--set", "workload.global_batch_size=32")
 RANGES = ("--range", "tensor_parallel=1,2", "--range", "microbatch_size=1,2")
 
 
-def test_the_command_answers_in_json(dtsim: Any) -> None:
+def test_the_command_answers_in_json(dtsim: Dtsim) -> None:
     code, out, _ = dtsim(*COMMAND, *RANGES, "--json")
     answer = json.loads(out)
     assert code == 0
@@ -32,7 +32,7 @@ def test_the_command_answers_in_json(dtsim: Any) -> None:
     assert answer["pareto"]
 
 
-def test_the_plan_found_is_written_as_a_job_that_predicts_the_same(dtsim: Any, tmp_path: Path) -> None:
+def test_the_plan_found_is_written_as_a_job_that_predicts_the_same(dtsim: Dtsim, tmp_path: Path) -> None:
     file = tmp_path / "found.toml"
     code, out, _ = dtsim(*COMMAND, *RANGES, "--fix", "recompute=full", "--json", "-o", str(file))
     chosen = json.loads(out)["chosen"]
@@ -41,7 +41,7 @@ def test_the_plan_found_is_written_as_a_job_that_predicts_the_same(dtsim: Any, t
     assert dtsim(*COMMAND, *RANGES, "-o", str(file))[0] == 2  # what exists is kept
 
 
-def test_a_job_whose_tables_would_be_lost_is_not_written(dtsim: Any, tmp_path: Path) -> None:
+def test_a_job_whose_tables_would_be_lost_is_not_written(dtsim: Dtsim, tmp_path: Path) -> None:
     file = tmp_path / "found.toml"
     code, _, error = dtsim(*COMMAND, *RANGES, "--set", "jitter.compute=0.02", "-o", str(file))
     assert (code, file.exists()) == (2, False)
@@ -65,7 +65,7 @@ recompute = "full"
 """
 
 
-def test_a_job_says_its_own_search_and_options_count_before_it(dtsim: Any, tmp_path: Path) -> None:
+def test_a_job_says_its_own_search_and_options_count_before_it(dtsim: Dtsim, tmp_path: Path) -> None:
     file = tmp_path / "job.toml"
     file.write_text(TABLE)
     code, out, _ = dtsim("search", str(file), "--json")
@@ -85,7 +85,7 @@ def test_a_job_says_its_own_search_and_options_count_before_it(dtsim: Any, tmp_p
     assert "tensor_parallel" in error
 
 
-def test_gpus_at_most_chooses_their_number(dtsim: Any) -> None:
+def test_gpus_at_most_chooses_their_number(dtsim: Dtsim) -> None:
     code, out, _ = dtsim(
         *COMMAND, "--range", "zero_stage=1,3", "--gpus", "at-most", "8", "--objective", "cost", "--json"
     )
@@ -110,7 +110,7 @@ def test_gpus_at_most_chooses_their_number(dtsim: Any) -> None:
         (("--sensitivity", "out.csv"), "file ending names its format"),
     ],
 )
-def test_bad_words_end_with_2_and_say_why(dtsim: Any, words: tuple[str, ...], told: str) -> None:
+def test_bad_words_end_with_2_and_say_why(dtsim: Dtsim, words: tuple[str, ...], told: str) -> None:
     code, out, error = dtsim(*COMMAND, *RANGES, *words)
     assert (code, out) == (2, "")
     assert told in error
@@ -127,7 +127,7 @@ def test_bad_words_end_with_2_and_say_why(dtsim: Any, words: tuple[str, ...], to
         ("run", "--model", "gpt2_124m"),
     ],
 )
-def test_a_precision_that_the_gpu_has_not_is_refused_before_any_plan(dtsim: Any, words: tuple[str, ...]) -> None:
+def test_a_precision_that_the_gpu_has_not_is_refused_before_any_plan(dtsim: Dtsim, words: tuple[str, ...]) -> None:
     """In place of "nothing fits": a plan more or less would change nothing."""
     code, out, error = dtsim(*words, "--cluster", "v100_dgx1")
     assert (code, out) == (2, "")
@@ -136,14 +136,14 @@ def test_a_precision_that_the_gpu_has_not_is_refused_before_any_plan(dtsim: Any,
     assert "plans" not in error
 
 
-def test_where_nothing_fits_the_nearest_plan_is_told(dtsim: Any) -> None:
+def test_where_nothing_fits_the_nearest_plan_is_told(dtsim: Dtsim) -> None:
     code, out, _ = dtsim("search", "--model", "gpt3_175b", "--cluster", "h100_x8", "--range", "tensor_parallel=4,8")
     assert code == 0
     assert "no plan fits" in out
     assert "nearest: plan.tensor_parallel=8" in out
 
 
-def test_who_has_no_time_to_look_is_not_told_that_nothing_fits(dtsim: Any, tmp_path: Path) -> None:
+def test_who_has_no_time_to_look_is_not_told_that_nothing_fits(dtsim: Dtsim, tmp_path: Path) -> None:
     words = ("search", "--model", "gpt3_175b", "--cluster", "h100_x8", "--budget", "1ms")
     code, out, error = dtsim(*words, "-o", str(tmp_path / "job.toml"))
     assert code == 2
@@ -155,7 +155,7 @@ def test_who_has_no_time_to_look_is_not_told_that_nothing_fits(dtsim: Any, tmp_p
 
 @pytest.mark.parametrize("named", [("--model", "gpt3_1_3b", "--cluster", "h100_x8"), ("own job.toml",)])
 def test_the_command_that_runs_the_winner_predicts_it(
-    dtsim: Any, named: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    dtsim: Dtsim, named: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With what was fixed and set; a setting that the plan changes is not said twice."""
     monkeypatch.chdir(tmp_path)
@@ -182,7 +182,7 @@ def test_the_command_that_runs_the_winner_predicts_it(
     assert json.loads(again)["step_time_s"]["value"] == json.loads(searched)["chosen"]["step_time_s"]
 
 
-def test_the_answer_says_what_binds_and_what_memory_costs(dtsim: Any) -> None:
+def test_the_answer_says_what_binds_and_what_memory_costs(dtsim: Dtsim) -> None:
     code, out, _ = dtsim(*COMMAND, *RANGES, "--range", "recompute=none,full", "--strategy", "grid", "--json")
     answer = json.loads(out)
     front = [(one["step_time_s"], one["peak_memory_bytes"]) for one in answer["pareto"]]
@@ -206,7 +206,7 @@ def test_the_answer_says_what_binds_and_what_memory_costs(dtsim: Any) -> None:
         ("--range", "tp=4", "--gpus", "at-most", "32"),
     ],
 )
-def test_the_plan_of_a_job_that_tells_its_replicas_runs_as_it_is_printed(dtsim: Any, words: tuple[str, ...]) -> None:
+def test_the_plan_of_a_job_that_tells_its_replicas_runs_as_it_is_printed(dtsim: Dtsim, words: tuple[str, ...]) -> None:
     job = "gpt3_13b_2xdgx_a100"  # has data_parallel = 4
     _, out, _ = dtsim("search", job, *words)
     printed = next(line for line in out.splitlines() if "run it: dtsim " in line)
@@ -217,7 +217,7 @@ def test_the_plan_of_a_job_that_tells_its_replicas_runs_as_it_is_printed(dtsim: 
     assert json.loads(said)["step_time_s"]["value"] == best["step_time_s"]
 
 
-def test_what_a_proof_leaves_is_disposed_of_by_its_bound(dtsim: Any) -> None:
+def test_what_a_proof_leaves_is_disposed_of_by_its_bound(dtsim: Dtsim) -> None:
     many = ("--range", "tp=2,4,8", "--range", "zero_stage=0,1,3", "--range", "microbatch_size=1,2", "--range", "pp=1,2")
     _, out, _ = dtsim(
         "search", "gpt3_13b_2xdgx_a100", *many, "--strategy", "descent", "--fit-probability", "0", "--json"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -16,6 +15,7 @@ from simulator.search.space import Space, make_space, read_ranges
 from simulator.simulation import simulate_job
 from simulator.studies.guide import node_bandwidth, with_network
 from simulator.studies.sensitivity import Sensitivity, sensitivity
+from tests.command import Dtsim
 
 SETTINGS = ["cluster.gpus=16", "workload.global_batch_size=64"]
 RANGES = ["tensor_parallel=1,2,4,8", "zero_stage=1,3", "microbatch_size=1,2"]
@@ -95,7 +95,7 @@ def test_of_several_clusters_none_is_the_one_that_would_be_other() -> None:
         sensitivity(space, chosen)
 
 
-def test_the_command_draws_and_tells(dtsim: Any, tmp_path: Path) -> None:
+def test_the_command_draws_and_tells(dtsim: Dtsim, tmp_path: Path) -> None:
     file = tmp_path / "tornado.png"
     words = [
         "search",

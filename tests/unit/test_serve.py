@@ -18,6 +18,7 @@ from simulator.errors import SpecError
 from simulator.html.answering import AnsweringProcess
 from simulator.html.server import Server
 from simulator.html.whatif import answer
+from tests.command import Dtsim
 
 SMALL = {"model": "gpt2_124m", "cluster": "dgx_a100", "gpus": 8, "tensor_parallel": 1, "pipeline_parallel": 2}
 SMALL |= {"sequence_length": 1024, "microbatches": 4}
@@ -82,7 +83,7 @@ def test_the_page_and_its_lists(server: Server) -> None:
     assert {"one_f_one_b", "zbv"} <= {s["name"] for s in choices["schedules"]}
 
 
-def test_one_setting_is_what_its_command_line_says(server: Server, dtsim: Any) -> None:
+def test_one_setting_is_what_its_command_line_says(server: Server, dtsim: Dtsim) -> None:
     import shlex
 
     status, found = ask(server, "step", SMALL | {"more": ["plan.overlap_gradients = true"]})
@@ -355,7 +356,7 @@ def test_too_many_questions_at_once_are_told_to_wait() -> None:
         assert {200: 16, 429: 24} == {status: found.count(status) for status in set(found)}
 
 
-def test_a_port_in_use_is_said(server: Server, dtsim: Any) -> None:
+def test_a_port_in_use_is_said(server: Server, dtsim: Dtsim) -> None:
     code, _, said = dtsim("serve", "--port", str(server.port))
     assert 2 == code
     assert "cannot listen" in said
@@ -364,7 +365,7 @@ def test_a_port_in_use_is_said(server: Server, dtsim: Any) -> None:
         Server("no such host.invalid", 0)
 
 
-def test_without_tornado_the_way_out_is_told(dtsim: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_tornado_the_way_out_is_told(dtsim: Dtsim, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     code, _, said = dtsim("serve")
     assert 2 == code

@@ -57,12 +57,6 @@ class Thing(NamedSpec):
 GOOD = 'name = "x"\ncount = 8\nspeed = "400 Gb/s"\ntags = ["a", "b"]\n'
 
 
-@pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
 def refusal(folder: Path, text: str | bytes) -> str:
     path = folder / "thing.toml"
     path.write_bytes(text if isinstance(text, bytes) else text.encode())

@@ -23,6 +23,7 @@ from simulator.studies.crew import Crew, cluster_crew, local_crew
 from simulator.studies.journal import Journal
 from simulator.studies.study_file import load_study
 from simulator.studies.sweep import run_sweep
+from tests.command import Dtsim
 
 TEXT = """
 name = "small"
@@ -316,7 +317,7 @@ def test_a_scheduler_may_be_restarted(
 
 
 def test_stopped_before_the_first_point_it_leaves_no_empty_table(
-    dtsim: Any, study: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    dtsim: Dtsim, study: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def stopped(*_: object) -> Iterator[Any]:
         raise KeyboardInterrupt
@@ -361,7 +362,7 @@ def test_unknown_settings_offer_the_nearest(study: str) -> None:
         load_study(study)
 
 
-def test_the_command_writes_a_table_and_a_picture(dtsim: Any, study: str, tmp_path: Path) -> None:
+def test_the_command_writes_a_table_and_a_picture(dtsim: Dtsim, study: str, tmp_path: Path) -> None:
     out, plot = tmp_path / "out.parquet", tmp_path / "out.png"
     words = ("sweep", study, "-o", str(out), "--processes", "1")
     code, text, _ = dtsim(*words, "--plot", str(plot), "--json")
@@ -386,7 +387,7 @@ def test_the_command_writes_a_table_and_a_picture(dtsim: Any, study: str, tmp_pa
     ],
 )
 def test_bad_words_end_with_2_and_say_why(
-    dtsim: Any, study: str, words: tuple[str, ...], told: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    dtsim: Dtsim, study: str, words: tuple[str, ...], told: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.chdir(tmp_path)
     code, out, error = dtsim("sweep", study, *words)
@@ -409,7 +410,9 @@ def test_who_stops_a_sweep_does_not_wait_for_points_under_way(monkeypatch: pytes
     assert time.monotonic() - begun < 1800
 
 
-def test_the_quickest_point_of_a_job_that_tells_its_replicas_runs_as_it_is_printed(dtsim: Any, tmp_path: Path) -> None:
+def test_the_quickest_point_of_a_job_that_tells_its_replicas_runs_as_it_is_printed(
+    dtsim: Dtsim, tmp_path: Path
+) -> None:
     study = tmp_path / "study.toml"
     study.write_text('job = "gpt3_13b_2xdgx_a100"\n[vary]\n"plan.tensor_parallel" = [2, 4]\n')
     _, out, _ = dtsim("sweep", str(study), "-o", str(tmp_path / "out.csv"), "--processes", "1")

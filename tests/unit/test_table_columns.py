@@ -16,6 +16,7 @@ from simulator.accuracy.runs import run_outcomes
 from simulator.errors import SpecError
 from simulator.importers.table.columns import COLUMNS
 from simulator.importers.table.rows import read_rows
+from tests.command import Dtsim
 from tests.rows import placed
 
 ROOT = Path(__file__).parents[2]
@@ -66,7 +67,7 @@ def test_every_column_is_documented() -> None:
     assert set() == set(COLUMNS["memory"]) - told
 
 
-def test_a_misspelt_column_is_told(tmp_path: Path, dtsim: Any) -> None:
+def test_a_misspelt_column_is_told(tmp_path: Path, dtsim: Dtsim) -> None:
     """It was passed over without a word, and the row predicted as another run."""
     table = tmp_path / "runs.csv"
     head = "model,gpu,n_gpus,tp,pp,global_batch,gbs,seq_len,step_time_s,zero_stag,remark,empty"
@@ -79,7 +80,7 @@ def test_a_misspelt_column_is_told(tmp_path: Path, dtsim: Any) -> None:
     assert {"zero_stag": "zero_stage", "global_batch": None, "remark": None} == told
 
 
-def test_the_table_of_the_page_is_read_whole(tmp_path: Path, dtsim: Any) -> None:
+def test_the_table_of_the_page_is_read_whole(tmp_path: Path, dtsim: Dtsim) -> None:
     page = (ROOT / "docs/data_files.md").read_text(encoding="utf-8")
     shown = page[page.index("## Tables of measured runs") :].split("```text\n")[1].split("```")[0]
     table = tmp_path / "runs.csv"

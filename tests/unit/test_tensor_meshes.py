@@ -16,6 +16,7 @@ from simulator.program.program import COLLECTIVE, OperatorTable, Segment
 from simulator.program.spec import verify
 from simulator.testing.block_contract import small_model
 from simulator.workload.model import Model
+from tests.command import Dtsim
 
 SHARES = {"broadcast": 1.0, "reduce": 1.0, "all_gather": 1.0, "reduce_scatter": 1.0, "all_reduce": 2.0}
 """How often the part of a message that other ranks have passes a rank, of collectives by rings or pipelined trees."""
@@ -252,7 +253,7 @@ def test_layers_that_a_mesh_does_not_lay_out_are_refused(fields: dict[str, Any],
         resolve(work, plan, 4)
 
 
-def test_a_search_ranges_over_layouts_and_meshes(dtsim: Callable[..., tuple[int, str, str]]) -> None:
+def test_a_search_ranges_over_layouts_and_meshes(dtsim: Dtsim) -> None:
     ranges = ("layout=megatron,summa_2d,tesseract", "tensor_mesh=[4,4],[2,2,2],[4,4,1]", "tp=8,16", "microbatch_size=8")
     words = [word for text in ranges for word in ("--range", text)]
     fixed = ("--fix", "cluster.gpus=16", "--fix", "workload.global_batch_size=16")

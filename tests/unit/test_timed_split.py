@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from itertools import combinations
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,6 +15,7 @@ from simulator.search.search import search
 from simulator.search.space import make_space, read_ranges
 from simulator.search.split import _least, _moved, timed_split
 from simulator.simulation import simulate_job
+from tests.command import Dtsim
 
 SETTINGS = ["workload.global_batch_size=32", "workload.sequence_length=2048"]
 
@@ -74,7 +74,7 @@ def test_what_is_dealt_out_so_anyway_is_refused() -> None:
     assert any("1 chunk" in reason for reason in answer.refused.values())
 
 
-def test_the_plan_found_is_written_with_its_layers(dtsim: Any, tmp_path: Path) -> None:
+def test_the_plan_found_is_written_with_its_layers(dtsim: Dtsim, tmp_path: Path) -> None:
     file = tmp_path / "found.toml"
     words = ("search", "--model", "llama3_8b", "--cluster", "h100_x8")
     settings = [f"--set={setting}" for setting in (*SETTINGS, "plan.pipeline_parallel=4")]
@@ -88,7 +88,7 @@ def test_the_plan_found_is_written_with_its_layers(dtsim: Any, tmp_path: Path) -
     assert simulate_job(again).step_time == chosen["step_time_s"]
 
 
-def test_lists_of_layers_may_be_fixed_and_ranged(dtsim: Any) -> None:
+def test_lists_of_layers_may_be_fixed_and_ranged(dtsim: Dtsim) -> None:
     words = (
         "search",
         "--model",
@@ -109,7 +109,7 @@ def test_lists_of_layers_may_be_fixed_and_ranged(dtsim: Any) -> None:
     assert json.loads(out)["best"]
 
 
-def test_other_words_are_refused(dtsim: Any) -> None:
+def test_other_words_are_refused(dtsim: Dtsim) -> None:
     code, _, error = dtsim("search", "--model", "llama3_8b", "--cluster", "h100_x8", "--range", "layer_split=fair")
     assert code == 2
     assert "layer_split" in error

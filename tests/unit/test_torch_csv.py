@@ -6,7 +6,6 @@ import gzip
 import json
 import random
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import assume, given, settings
@@ -23,6 +22,7 @@ from simulator.schedules.own_order import placement_of
 from simulator.schedules.own_schedule import read_schedule, schedule_of_text
 from simulator.schedules.torch_comms import lower_for_torch, torch_file, torch_text
 from simulator.schedules.torch_csv import read_order_file_text
+from tests.command import Dtsim
 
 WITH_COMMS = """\
 0UNSHARD,0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0B0,0RECV_B1,0B1,0REDUCE_GRAD,0RESHARD
@@ -265,7 +265,7 @@ def own(tmp_path: Path) -> str:
     return str(path)
 
 
-def test_a_schedule_is_written_with_communication(dtsim: Any, tmp_path: Path) -> None:
+def test_a_schedule_is_written_with_communication(dtsim: Dtsim, tmp_path: Path) -> None:
     asked = ("schedule", "1f1b", "-p", "2", "-m", "2", "--format", "torch-csv-comms")
     assert (0, WITH_COMMS, "") == dtsim(*asked)
     path = tmp_path / "out.csv"
@@ -274,19 +274,19 @@ def test_a_schedule_is_written_with_communication(dtsim: Any, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("form", ["torch-csv", "torch-csv-comms"])
-def test_the_command_refuses_two_lanes_for_pytorch(dtsim: Any, form: str) -> None:
+def test_the_command_refuses_two_lanes_for_pytorch(dtsim: Dtsim, form: str) -> None:
     code, out, err = dtsim("schedule", "chimera", "-p", "4", "-m", "4", "--format", form)
     assert (2, "") == (code, out)
     assert "stage 0 runs on ranks 0, 3" in err
 
 
-def test_a_schedule_by_name_needs_its_size(dtsim: Any) -> None:
+def test_a_schedule_by_name_needs_its_size(dtsim: Dtsim) -> None:
     code, _, err = dtsim("schedule", "1f1b", "-p", "4")
     assert 2 == code
     assert "-m MICROBATCHES" in err
 
 
-def test_ones_own_order_has_the_figures_of_the_same_schedule_by_name(dtsim: Any, own: str) -> None:
+def test_ones_own_order_has_the_figures_of_the_same_schedule_by_name(dtsim: Dtsim, own: str) -> None:
     mine = json.loads(dtsim("schedule", own, "--format", "json")[1])
     named = json.loads(dtsim("schedule", "1f1b", "-p", "4", "-m", "8", "--format", "json")[1])
     assert own == mine.pop("schedule")
@@ -295,13 +295,13 @@ def test_ones_own_order_has_the_figures_of_the_same_schedule_by_name(dtsim: Any,
     assert picture == dtsim("schedule", own, "-p", "4", "-m", "8")[1].split("\n\n")[0]
 
 
-def test_another_shape_than_the_files_is_refused(dtsim: Any, own: str) -> None:
+def test_another_shape_than_the_files_is_refused(dtsim: Dtsim, own: str) -> None:
     code, _, err = dtsim("schedule", own, "-m", "16")
     assert 2 == code
     assert "microbatches=16. Leave it out" in err
 
 
-def test_the_command_names_a_deadlock(dtsim: Any, tmp_path: Path) -> None:
+def test_the_command_names_a_deadlock(dtsim: Dtsim, tmp_path: Path) -> None:
     path = tmp_path / "stuck.csv"
     path.write_text("0F0,0B0,0F1,0B1\n1F1,1B1,1F0,1B0\n")
     code, _, err = dtsim("schedule", str(path))
@@ -309,7 +309,7 @@ def test_the_command_names_a_deadlock(dtsim: Any, tmp_path: Path) -> None:
     assert "rank 0 waits in 0B0 for 1B0 of rank 1; rank 1 waits in 1F1 for 0F1 of rank 0" in err
 
 
-def test_a_job_runs_ones_own_order(dtsim: Any, own: str, tmp_path: Path) -> None:
+def test_a_job_runs_ones_own_order(dtsim: Dtsim, own: str, tmp_path: Path) -> None:
     job = tmp_path / "job.toml"
     job.write_text(JOB.format(own))
     mine = json.loads(dtsim("run", str(job), "--json")[1])
@@ -321,7 +321,7 @@ def test_a_job_runs_ones_own_order(dtsim: Any, own: str, tmp_path: Path) -> None
     assert "nearest that works: ranks=4, microbatches=8" in err
 
 
-def test_a_job_is_exported(dtsim: Any, own: str, tmp_path: Path) -> None:
+def test_a_job_is_exported(dtsim: Dtsim, own: str, tmp_path: Path) -> None:
     job, trace = tmp_path / "job.toml", tmp_path / "step.json.gz"
     job.write_text(JOB.format("1f1b"))
     assert Path(own).read_text() == dtsim("export", "torch-csv-comms", str(job))[1]

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from simulator.cli import main
 from simulator.errors import SpecError
 from simulator.importers.jobs import import_file
 from simulator.importers.steps import Steps, steady
 from simulator.job import load_job
 from simulator.simulation import simulate_job
+from tests.command import Dtsim
 
 
 def megatron(step: float, lines: int = 60, batch: int = 256) -> str:
@@ -86,12 +86,10 @@ def test_another_batch_is_refused(tmp_path: Path) -> None:
         steps.step_time(tokens=1, batch=512, gpus=8)
 
 
-def test_a_log_stands_beside_the_prediction(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_log_stands_beside_the_prediction(tmp_path: Path, dtsim: Dtsim) -> None:
     def run(*arguments: str) -> tuple[int, dict[str, object]]:
-        with pytest.raises(SystemExit) as left:
-            main(["run", "gpt3_13b_2xdgx_a100", "--json", *arguments])
-        out = capsys.readouterr().out
-        return int(left.value.code or 0), json.loads(out) if out else {}
+        code, out, _ = dtsim("run", "gpt3_13b_2xdgx_a100", "--json", *arguments)
+        return code, json.loads(out) if out else {}
 
     predicted = simulate_job(job := load_job("gpt3_13b_2xdgx_a100")).step_time
     log = tmp_path / "train.log"
@@ -104,12 +102,10 @@ def test_a_log_stands_beside_the_prediction(tmp_path: Path, capsys: pytest.Captu
     assert 2 == run("--measured", str(tmp_path / "none.log"))[0]
 
 
-def test_strict_leaves_with_a_code_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+def test_strict_leaves_with_a_code_of_its_own(dtsim: Dtsim) -> None:
     for arguments, code in (
         (["llama_7b_4x4090"], 0),
         (["llama_7b_4x4090", "--strict"], 3),
         (["gpt2_124m_1gpu", "--strict"], 0),
     ):
-        with pytest.raises(SystemExit) as left:
-            main(["run", *arguments])
-        assert code == int(left.value.code or 0)
+        assert code == dtsim("run", *arguments)[0]

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simulator.cli.app import main
 from simulator.errors import PlanError, SpecError
 from simulator.job import load_job
 from simulator.simulation import simulate_job
 from simulator.studies.explanation import explain
 from simulator.studies.stragglers import find_stragglers
 from simulator.studies.variation import Variation, vary
+from tests.command import Dtsim
 
 SMALL = ("workload.global_batch_size=256",)
 NOISE = (*SMALL, "jitter.compute=0.02", "jitter.gpus=0.03", "jitter.collectives=[1.0,1.0,2.0]")
@@ -139,33 +139,24 @@ def test_a_job_with_parts_is_explained() -> None:
     assert sum(s for _, s in explain(job, prediction).ladder) == pytest.approx(prediction.step_time)
 
 
-def answer(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
-    with pytest.raises(SystemExit) as stop:
-        main(list(arguments))
-    out = capsys.readouterr()
-    return int(stop.value.code or 0), out.out, out.err
-
-
-def test_run_and_explain_tell_of_noise_and_parts(capsys: pytest.CaptureFixture[str]) -> None:
+def test_run_and_explain_tell_of_noise_and_parts(dtsim: Dtsim) -> None:
     settings = ["--set", "jitter.compute=0.05", "--set", "cluster.parts=[{ranks=1,clock=0.5}]"]
-    code, out, _ = answer(capsys, "run", "gpt2_124m_2gpu", *settings, "--samples", "20", "--seed", "7", "--json")
+    code, out, _ = dtsim("run", "gpt2_124m_2gpu", *settings, "--samples", "20", "--seed", "7", "--json")
     found = json.loads(out)
     assert 0 == code
     assert (20, 7) == (found["jitter"]["samples"], found["jitter"]["seed"])
     assert found["jitter"]["step_time_s"]["p95"] >= found["jitter"]["step_time_s"]["p50"]
     assert {"compute", "parts"} == {cause["cause"] for cause in found["jitter"]["causes"]}
     assert ["ranks 1: clock 0.5"] == found["provenance"]["parts"]
-    code, out, _ = answer(capsys, "run", "gpt2_124m_2gpu", *settings, "--samples", "5")
+    code, out, _ = dtsim("run", "gpt2_124m_2gpu", *settings, "--samples", "5")
     assert "with noise: half of the steps within" in out
     assert "who sets the pace: rank 1 (pipeline rank 0 of replicas 1)" in out
-    code, out, _ = answer(capsys, "explain", "gpt2_124m_2gpu", *settings, "--json")
+    code, out, _ = dtsim("explain", "gpt2_124m_2gpu", *settings, "--json")
     assert 1 == len(json.loads(out)["stragglers"]["parts"])
 
 
 @pytest.mark.parametrize("arguments", [["--samples", "5"], ["--seed", "1"], ["--set", "jitter.compute=-1"]])
-def test_noise_that_has_no_effect_is_the_users_mistake(
-    capsys: pytest.CaptureFixture[str], arguments: list[str]
-) -> None:
-    code, out, error = answer(capsys, "run", "gpt2_124m_2gpu", *arguments)
+def test_noise_that_has_no_effect_is_the_users_mistake(dtsim: Dtsim, arguments: list[str]) -> None:
+    code, out, error = dtsim("run", "gpt2_124m_2gpu", *arguments)
     assert (2, "") == (code, out)
     assert 1 == len(error.strip().splitlines())

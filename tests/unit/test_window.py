@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+from tests.command import Dtsim
 
 HEAD = """\
 program "steps" axes=tp=2,pp={pp}
@@ -40,13 +41,13 @@ def written(folder: Path, rows: list[tuple[int, int]], pp: int = 1) -> str:
     ],
 )
 def test_steps_by_hand_that_are_unlike_are_refused(
-    rows: list[tuple[int, int]], pp: int, said: str, dtsim: Callable[..., tuple[int, str, str]], tmp_path: Path
+    rows: list[tuple[int, int]], pp: int, said: str, dtsim: Dtsim, tmp_path: Path
 ) -> None:
     code, _, error = dtsim("run", written(tmp_path, rows, pp), "--cluster", "dgx_a100")
     assert (2, True, True) == (code, said in error, "Way out" in error), error
 
 
-def test_a_step_by_hand_is_one_of_several_alike(dtsim: Callable[..., tuple[int, str, str]], tmp_path: Path) -> None:
+def test_a_step_by_hand_is_one_of_several_alike(dtsim: Dtsim, tmp_path: Path) -> None:
     def seconds(rows: list[tuple[int, int]]) -> float:
         code, out, error = dtsim("run", written(tmp_path, rows), "--cluster", "dgx_a100", "--json")
         assert 0 == code, error
@@ -56,9 +57,7 @@ def test_a_step_by_hand_is_one_of_several_alike(dtsim: Callable[..., tuple[int, 
     assert one == pytest.approx(seconds([(0, 0), (1, 0), (2, 1), (3, 1), (4, 2), (5, 2)]))
 
 
-def test_a_program_in_which_nothing_takes_time_is_refused(
-    dtsim: Callable[..., tuple[int, str, str]], tmp_path: Path
-) -> None:
+def test_a_program_in_which_nothing_takes_time_is_refused(dtsim: Dtsim, tmp_path: Path) -> None:
     path = tmp_path / "nothing.program"
     path.write_text(
         'program "x" axes=pp=1\nrank 0 weight=1\nstream 0 0:compute\nitem 0 segment "layer" phase=forward\n'

@@ -11,24 +11,21 @@ import pytest
 
 from simulator.accuracy.published import published_jobs, published_outcomes
 from simulator.accuracy.scores import score
-from simulator.cli import main
+from tests.command import Dtsim
 
 DATA = Path(__file__).parents[1] / "data"
 
 
-def answer(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
-    with pytest.raises(SystemExit) as left:
-        main(["validate", *arguments, "--json"])
-    printed = capsys.readouterr()
-    assert (0, "") == (left.value.code, printed.err if left.value.code else "")
-    return json.loads(printed.out, parse_constant=lambda word: pytest.fail(f"JSON has no {word}"))
+def answer(dtsim: Dtsim, *arguments: str) -> dict[str, Any]:
+    code, out, err = dtsim("validate", *arguments, "--json")
+    assert 0 == code, err
+    return json.loads(out, parse_constant=lambda word: pytest.fail(f"JSON has no {word}"))
 
 
-def refusal(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    with pytest.raises(SystemExit) as left:
-        main(["validate", *arguments])
-    assert 2 == left.value.code
-    return capsys.readouterr().err
+def refusal(dtsim: Dtsim, *arguments: str) -> str:
+    code, _, err = dtsim("validate", *arguments)
+    assert 2 == code
+    return err
 
 
 def test_the_runs_of_korthikanti_are_predicted_within_five_percent() -> None:
@@ -44,16 +41,16 @@ def test_a_shipped_run_is_a_whole_job() -> None:
     assert (2240, 39.15, "selective") == (job.cluster.world_size, job.measured_step_time, job.plan.recompute)
 
 
-def test_published_schedules_are_met_exactly(capsys: pytest.CaptureFixture[str]) -> None:
-    found = answer(capsys, str(DATA / "schedule_goldens.csv"))
+def test_published_schedules_are_met_exactly(dtsim: Dtsim) -> None:
+    found = answer(dtsim, str(DATA / "schedule_goldens.csv"))
     assert "schedules" == found["kind"]
     assert found["summary"]["n"] == found["summary"]["n_predicted"] > 1000
     assert found["summary"]["max_ape"] <= 1e-5
     assert [] == [row for row in found["rows"] if abs(row["predicted"] - row["measured"]) > 1e-8]
 
 
-def test_lists_have_one_row_per_rank(capsys: pytest.CaptureFixture[str]) -> None:
-    found = answer(capsys, str(DATA / "schedule_goldens.csv"))
+def test_lists_have_one_row_per_rank(dtsim: Dtsim) -> None:
+    found = answer(dtsim, str(DATA / "schedule_goldens.csv"))
     peaks = [
         r for r in found["rows"] if r["case_id"] == "schedules-0001" and r["quantity"] == "peak_activations_per_device"
     ]
@@ -61,8 +58,8 @@ def test_lists_have_one_row_per_rank(capsys: pytest.CaptureFixture[str]) -> None
 
 
 @pytest.mark.slow
-def test_the_answer_has_the_promised_shape(capsys: pytest.CaptureFixture[str]) -> None:
-    found = answer(capsys)
+def test_the_answer_has_the_promised_shape(dtsim: Dtsim) -> None:
+    found = answer(dtsim)
     row = {"case_id", "quantity", "group", "measured", "predicted", "low", "high", "error_pct", "reason"}
     scores = {
         "n", "n_predicted", "mape", "median_ape", "p90_ape", "max_ape", "bias", "spearman", "band_coverage",
@@ -86,54 +83,52 @@ def table(path: Path, **changes: str) -> Path:
     return path
 
 
-def test_runs_give_times_and_verdicts(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    found = answer(capsys, str(table(tmp_path / "runs.csv")))
+def test_runs_give_times_and_verdicts(dtsim: Dtsim, tmp_path: Path) -> None:
+    found = answer(dtsim, str(table(tmp_path / "runs.csv")))
     times = [row for row in found["rows"] if row["quantity"] == "step_time_s"]
     assert 3 == len(times)
     assert all(abs(row["error_pct"]) < 10 for row in times)
     assert (1, 3) == tuple(found["summary"]["out_of_memory"][key] for key in ("tp", "tn"))
 
 
-def test_leaving_a_source_out_changes_only_the_bands(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_leaving_a_source_out_changes_only_the_bands(dtsim: Dtsim, tmp_path: Path) -> None:
     path = str(table(tmp_path / "runs.csv"))
-    with_all, without = answer(capsys, path), answer(capsys, path, "--leave-one-out")
+    with_all, without = answer(dtsim, path), answer(dtsim, path, "--leave-one-out")
     assert without["provenance"]["leave_one_out"]
     assert [row["predicted"] for row in with_all["rows"]] == [row["predicted"] for row in without["rows"]]
     bands = [[(row["low"], row["high"]) for row in found["rows"]] for found in (with_all, without)]
     assert bands[0] != bands[1]
 
 
-def test_rows_go_to_a_csv_with_their_breakdown(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_rows_go_to_a_csv_with_their_breakdown(dtsim: Dtsim, tmp_path: Path) -> None:
     out = tmp_path / "out.csv"
-    answer(capsys, str(table(tmp_path / "runs.csv")), "--output", str(out))
+    answer(dtsim, str(table(tmp_path / "runs.csv")), "--output", str(out))
     row = next(r for r in csv.DictReader(out.read_text().splitlines()) if r["quantity"] == "step_time_s")
     parts = [float(value) for name, value in row.items() if name.endswith("_s") and value]
     assert pytest.approx(float(row["predicted"])) == sum(parts)
 
 
-def test_the_screen_shows_errors_reasons_and_rules(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    with pytest.raises(SystemExit):
-        main(["validate", str(table(tmp_path / "runs.csv", precision="int2"))])
-    shown = capsys.readouterr().out
+def test_the_screen_shows_errors_reasons_and_rules(dtsim: Dtsim, tmp_path: Path) -> None:
+    _, shown, _ = dtsim("validate", str(table(tmp_path / "runs.csv", precision="int2")))
     assert "precision 'int2' is not modelled" in shown
     assert "100 %" in shown
 
 
-def test_rows_of_low_quality_are_predicted_when_asked_for(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_rows_of_low_quality_are_predicted_when_asked_for(dtsim: Dtsim, tmp_path: Path) -> None:
     path = str(table(tmp_path / "runs.csv", quality="C"))
-    assert 0 == answer(capsys, path)["summary"]["n"]
-    assert 3 == answer(capsys, path, "--all")["summary"]["n_predicted"]
+    assert 0 == answer(dtsim, path)["summary"]["n"]
+    assert 3 == answer(dtsim, path, "--all")["summary"]["n_predicted"]
 
 
-def test_a_table_of_no_known_kind_is_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_a_table_of_no_known_kind_is_refused(dtsim: Dtsim, tmp_path: Path) -> None:
     (tmp_path / "odd.csv").write_text("a,b\n1,2\n")
-    assert "do not tell what kind" in refusal(capsys, str(tmp_path / "odd.csv"))
-    assert "cannot be read" in refusal(capsys, str(tmp_path / "none.csv"))
-    assert "no kind of table" in refusal(capsys, "--kind", "planets")
-    assert "needs a FILE" in refusal(capsys, "--kind", "nccl")
+    assert "do not tell what kind" in refusal(dtsim, str(tmp_path / "odd.csv"))
+    assert "cannot be read" in refusal(dtsim, str(tmp_path / "none.csv"))
+    assert "no kind of table" in refusal(dtsim, "--kind", "planets")
+    assert "needs a FILE" in refusal(dtsim, "--kind", "nccl")
 
 
-def test_products_and_collectives_are_validated_too(capsys: pytest.CaptureFixture[str]) -> None:
-    products = answer(capsys, str(DATA / "gemm_sample.csv"), "--kind", "gemm")
+def test_products_and_collectives_are_validated_too(dtsim: Dtsim) -> None:
+    products = answer(dtsim, str(DATA / "gemm_sample.csv"), "--kind", "gemm")
     assert products["summary"]["n_predicted"] > 5
     assert products["summary"]["median_ape"] < 20

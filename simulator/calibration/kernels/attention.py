@@ -8,7 +8,6 @@ time_ms, tflops are taken, with masked scores not counted (FlashAttention's conv
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +15,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.calibration.files import read_table
+from simulator.calibration.files import read_measurements
 from simulator.costs.attention import attention_seconds
 from simulator.costs.gemm import BENCHMARK_REPEATS
 from simulator.errors import CalibrationError
@@ -26,7 +25,6 @@ from simulator.hardware.compute_coefficients import (
     AttentionPass,
 )
 from simulator.hardware.gpu import Gpu
-from simulator.specs import CsvRows
 from simulator.units import parse, plain_number
 
 __all__ = [
@@ -89,20 +87,12 @@ def read_attention_csv(path: Path | str, gpus: Sequence[str] | None = None) -> l
     Raises:
         CalibrationError: no such file, a column is missing, or a number cannot be read; names file and line.
     """
-    text = read_table(path)
-    lines = text.splitlines()
-    comments = sum(1 for line in lines if line.startswith("#"))
-    reader = CsvRows([line for line in lines if not line.startswith("#")], str(path), CalibrationError)
-    found = []
-    try:
-        for row in reader:
-            if row.get("op", "attention") == "attention" and (gpus is None or row["gpu"] in gpus):
-                found.append(_measurement(row))
-    except KeyError as error:
-        raise CalibrationError(f"{path}: a table of attention needs the column {error.args[0]!r}") from None
-    except (ValueError, TypeError, csv.Error) as error:
-        raise CalibrationError(f"{path}, line {comments + reader.line_num}: {error}") from None
-    return found
+
+    def made(row: Mapping[str, str]) -> AttentionMeasurement | None:
+        wanted = row.get("op", "attention") == "attention" and (gpus is None or row["gpu"] in gpus)
+        return _measurement(row) if wanted else None
+
+    return read_measurements(path, "attention", made)
 
 
 def _measurement(row: Mapping[str, str]) -> AttentionMeasurement:

@@ -6,9 +6,7 @@ gemm and bmm are passed over), batch, layout, accumulate, out_dtype, model (the 
 
 from __future__ import annotations
 
-import csv
 import datetime
-import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,13 +14,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.calibration.files import read_table
+from simulator.calibration.files import read_measurements
 from simulator.calibration.kernels.residuals import rounded_residuals
 from simulator.costs.gemm import BENCHMARK_REPEATS, LAYOUTS, gemm_seconds
 from simulator.errors import CalibrationError
 from simulator.hardware.compute_coefficients import GemmCoefficients
 from simulator.hardware.gpu import Gpu
-from simulator.specs import CsvRows
 from simulator.units import parse, plain_number
 
 __all__ = [
@@ -90,19 +87,12 @@ def read_gemm_csv(path: Path | str, gpus: Sequence[str] | None = None) -> list[G
     Raises:
         CalibrationError: no such file, a column is missing, or a row's number cannot be read; names file and line.
     """
-    lines = read_table(path).splitlines()
-    comments = len(list(itertools.takewhile(lambda line: line.startswith("#"), lines)))
-    reader = CsvRows(lines[comments:], str(path), CalibrationError)
-    found = []
-    try:
-        for row in reader:
-            if row.get("op", "gemm") in ("gemm", "bmm") and (gpus is None or row["gpu"] in gpus):
-                found.append(_measurement(row))
-    except KeyError as error:
-        raise CalibrationError(f"{path}: a table of GEMMs needs the column {error.args[0]!r}") from None
-    except (ValueError, TypeError, OverflowError, csv.Error) as error:
-        raise CalibrationError(f"{path}, line {comments + reader.line_num}: {error}") from None
-    return found
+
+    def made(row: Mapping[str, str]) -> GemmMeasurement | None:
+        wanted = row.get("op", "gemm") in ("gemm", "bmm") and (gpus is None or row["gpu"] in gpus)
+        return _measurement(row) if wanted else None
+
+    return read_measurements(path, "GEMMs", made)
 
 
 def _measurement(row: Mapping[str, str]) -> GemmMeasurement:
@@ -208,19 +198,18 @@ def leave_models_out(
     start: GemmCoefficients,
     gpus: Mapping[str, Gpu],
     free: Sequence[str],
-    scale: float = 0.05,
 ) -> tuple[GemmCoefficients, dict[str, Array]]:
     """Return the fit to all measurements, and for each model its log errors under a fit that never saw it.
 
     `sigma` of the fit returned is the root mean square of those errors; outside the fitted range it is doubled.
     """
-    fitted = fit_gemm(measurements, start, gpus, free, scale)
+    fitted = fit_gemm(measurements, start, gpus, free)
     groups = model_groups(measurements)
     left: dict[str, Array] = {}
     for name in sorted(set(groups)):
         inside = [x for x, g in zip(measurements, groups, strict=True) if g != name]
         outside = [x for x, g in zip(measurements, groups, strict=True) if g == name]
-        left[name] = gemm_errors(outside, fit_gemm(inside, fitted, gpus, free, scale), gpus)
+        left[name] = gemm_errors(outside, fit_gemm(inside, fitted, gpus, free), gpus)
     errors = np.concatenate(list(left.values()))
     size = np.abs(np.expm1(errors))
     sigma = _rounded(np.sqrt(np.mean(errors**2)))

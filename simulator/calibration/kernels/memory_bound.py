@@ -7,18 +7,16 @@ The table is a CSV with the columns op, bytes (read and written) and time_ms; op
 
 from __future__ import annotations
 
-import csv
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.calibration.files import read_table
+from simulator.calibration.files import read_measurements
 from simulator.errors import CalibrationError
 from simulator.hardware.gpu import Gpu
-from simulator.specs import CsvRows
 from simulator.units import parse, plain_number
 
 __all__ = ["KERNELS", "MemoryMeasurement", "fit_memory_bound", "memory_errors", "read_memory_csv"]
@@ -48,23 +46,16 @@ def read_memory_csv(path: Path | str) -> list[MemoryMeasurement]:
     Raises:
         CalibrationError: no such file, a column is missing, or a number cannot be read; names file and line.
     """
-    lines = [line for line in read_table(path).splitlines() if not line.startswith("#")]
-    reader = CsvRows(lines, str(path), CalibrationError)
-    found = []
-    try:
-        for row in reader:
-            if row["op"] in KERNELS:
-                traffic, seconds = plain_number(row["bytes"]), parse(f"{row['time_ms']} ms", "s")
-                if traffic <= 0 or seconds <= 0:
-                    raise ValueError(f"expected bytes and a time above zero, got {row['bytes']} in {row['time_ms']} ms")
-                found.append(
-                    MemoryMeasurement(op=row["op"], traffic=traffic, seconds=seconds, gpu=row.get("gpu") or "")
-                )
-    except KeyError as error:
-        raise CalibrationError(f"{path}: a table of memory kernels needs the column {error.args[0]!r}") from None
-    except (ValueError, TypeError, csv.Error) as error:
-        raise CalibrationError(f"{path}, line {reader.line_num}: {error}") from None
-    return found
+    return read_measurements(path, "memory kernels", _measurement)
+
+
+def _measurement(row: Mapping[str, str]) -> MemoryMeasurement | None:
+    if row["op"] not in KERNELS:
+        return None
+    traffic, seconds = plain_number(row["bytes"]), parse(f"{row['time_ms']} ms", "s")
+    if traffic <= 0 or seconds <= 0:
+        raise ValueError(f"expected bytes and a time above zero, got {row['bytes']} in {row['time_ms']} ms")
+    return MemoryMeasurement(op=row["op"], traffic=traffic, seconds=seconds, gpu=row.get("gpu") or "")
 
 
 def memory_errors(measurements: Sequence[MemoryMeasurement], share: float, fixed: float, gpu: Gpu) -> Array:

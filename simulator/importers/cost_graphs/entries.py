@@ -15,13 +15,13 @@ __all__ = ["amount", "ends", "entries", "one_object", "seconds", "whole"]
 _MOST = 100_000
 
 
-def one_object(document: Document) -> Mapping[str, Any]:
+def one_object(document: Document) -> Mapping[str, object]:
     """Return the object that a file is.
 
     Raises:
         SpecError: it is none, or too large or deep.
     """
-    data: Any = document.table
+    data: object = document.table
     if not data and document.tree is not None:
         data = document.tree.data
     if not isinstance(data, dict):
@@ -29,7 +29,7 @@ def one_object(document: Document) -> Mapping[str, Any]:
     return data
 
 
-def entries(data: Mapping[str, Any], key: str, place: str) -> list[Mapping[str, Any]]:
+def entries(data: Mapping[str, Any], key: str, place: str) -> list[Mapping[str, object]]:
     """Return a list of objects.
 
     Raises:
@@ -69,7 +69,7 @@ def whole(entry: Mapping[str, Any], key: str, where: str) -> int:
     return int(value)
 
 
-def amount(entry: Mapping[str, Any], key: str, where: str) -> float:
+def amount(entry: Mapping[str, object], key: str, where: str) -> float:
     """Return a number.
 
     Raises:

@@ -9,7 +9,6 @@ by those of its readers).  What is called a time to synchronise there is bytes.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from simulator.errors import SpecError
 from simulator.importers.cost_graphs.base import GraphReader
@@ -67,7 +66,7 @@ class PiperGraph(GraphReader):
         return CostGraph(name=document.stem, nodes=tuple(nodes), edges=tuple(edges), machine=machine)
 
 
-def _ways(entry: Mapping[str, Any], reads: list[int], readers: list[int], where: str) -> tuple[CostWay, ...]:
+def _ways(entry: Mapping[str, object], reads: list[int], readers: list[int], where: str) -> tuple[CostWay, ...]:
     by_degree = entry.get("TMPCs")
     if not isinstance(by_degree, dict) or not all(str(key).isdecimal() and int(key) for key in by_degree):
         raise SpecError(f"{where}: TMPCs is an object by degrees of tensor parallelism, 1 or more")
@@ -92,7 +91,7 @@ def _ways(entry: Mapping[str, Any], reads: list[int], readers: list[int], where:
     return tuple(found)
 
 
-def _by_id(way: Mapping[str, Any], key: str, ids: list[int], where: str) -> tuple[float, ...]:
+def _by_id(way: Mapping[str, object], key: str, ids: list[int], where: str) -> tuple[float, ...]:
     table = way.get(key)
     if not isinstance(table, dict):
         raise SpecError(f"{where}: {key} is an object by the ids of nodes")

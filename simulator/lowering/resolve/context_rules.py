@@ -8,10 +8,11 @@ The mesh axis "cp" keeps the inner part, consecutive ranks, and "ring" becomes t
 
 from __future__ import annotations
 
+import functools
 from dataclasses import replace
 
 from simulator.errors import PlanError, refuse
-from simulator.lowering.resolve.expert_rules import Axes, Groups
+from simulator.lowering.resolve.expert_rules import Axes, Groups, along_both, cut_axis
 from simulator.partition.strategies.context import RING_SELF_ATTENTION
 from simulator.plan.plan import Plan
 from simulator.workload.model import Model
@@ -43,14 +44,8 @@ def with_ring(axes: Axes, groups: Groups, plan: Plan) -> tuple[Axes, Groups]:
             "ranks that deal heads out cannot also deal experts out over a part of their axis, but expert_parallel = "
             f"{plan.expert_parallel} cuts context_parallel = {plan.context_parallel}. Way out: context_parallel_kind = 'ring'."
         )
-    out: list[tuple[str, int]] = []
-    for axis, n in axes:
-        out += [("cp", inner), (RING, n // inner)] if axis == "cp" else [(axis, n)]
-
-    def longer(group: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(a for axis in group for a in ((axis, RING) if axis == "cp" else (axis,)))
-
-    return tuple(out), replace(
+    longer = functools.partial(along_both, axis="cp", outer=RING)
+    return cut_axis(axes, "cp", inner, RING), replace(
         groups,
         ring=(RING,),
         expert=longer(groups.expert),

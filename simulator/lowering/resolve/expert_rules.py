@@ -19,7 +19,16 @@ from simulator.plan.plan import Plan
 from simulator.remembered import hashed_once, kept
 from simulator.workload.model import Model
 
-__all__ = ["BY_MASKS", "Axes", "Groups", "check_experts", "expert_loop", "with_experts"]
+__all__ = [
+    "BY_MASKS",
+    "Axes",
+    "Groups",
+    "along_both",
+    "check_experts",
+    "cut_axis",
+    "expert_loop",
+    "with_experts",
+]
 
 BY_MASKS = "einsum"
 """The exchange whose rows are made by products with one-hot masks (`Plan.expert_exchange`)."""
@@ -65,6 +74,24 @@ class Groups:
     def between(self) -> tuple[tuple[str, ...], ...]:
         """Groups of axes along which shards are added between copies of the states."""
         return tuple(axes for axes in (self.copies, self.expert_copies) if axes)
+
+
+def cut_axis(axes: Axes, axis: str, inner: int, outer: str) -> Axes:
+    """Return the mesh axes with one cut in two: consecutive ranks keep its name, and the axis between them follows.
+
+    >>> cut_axis((("tp", 8), ("dp", 2)), "tp", 4, "heads")
+    (('tp', 4), ('heads', 2), ('dp', 2))
+    """
+    return tuple(
+        part
+        for name, size in axes
+        for part in ([(name, inner), (outer, size // inner)] if name == axis else [(name, size)])
+    )
+
+
+def along_both(group: tuple[str, ...], axis: str, outer: str) -> tuple[str, ...]:
+    """Return the axes of a group when one of them is cut in two."""
+    return tuple(part for name in group for part in ([name, outer] if name == axis else [name]))
 
 
 def with_experts(axes: Axes, plan: Plan, sparse: bool) -> tuple[Axes, Groups]:

@@ -9,11 +9,12 @@ section 2, has one head for all).  They are consecutive: the mesh axis "tp" keep
 
 from __future__ import annotations
 
+import functools
 from dataclasses import replace
 
 from simulator.errors import PlanError, refuse
 from simulator.lowering.resolve.degrees import nearest_divisor
-from simulator.lowering.resolve.expert_rules import Axes, Groups
+from simulator.lowering.resolve.expert_rules import Axes, Groups, along_both, cut_axis
 from simulator.plan.plan import Plan
 from simulator.workload.model import Model
 
@@ -61,14 +62,8 @@ def with_shared_heads(axes: Axes, groups: Groups, plan: Plan, shared: int) -> tu
             f"expert_parallel = {plan.expert_parallel} cuts tensor_parallel = {plan.tensor_parallel}, of which {shared} share a head",
             "leave expert_tensor_parallel out",
         )
-    out: list[tuple[str, int]] = []
-    for axis, n in axes:
-        out += [("tp", shared), (HEADS, n // shared)] if axis == "tp" else [(axis, n)]
-
-    def longer(group: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(a for axis in group for a in ((axis, HEADS) if axis == "tp" else (axis,)))
-
-    return tuple(out), replace(
+    longer = functools.partial(along_both, axis="tp", outer=HEADS)
+    return cut_axis(axes, "tp", shared, HEADS), replace(
         groups,
         tensor=longer(groups.tensor),
         heads=("tp",),

@@ -23,11 +23,12 @@ of what is no expert added over ep besides):
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import replace
 
 from simulator.errors import PlanError, refuse
-from simulator.lowering.resolve.expert_rules import Axes, Groups
+from simulator.lowering.resolve.expert_rules import Axes, Groups, along_both, cut_axis
 from simulator.plan.plan import Plan
 from simulator.workload.workload import Workload
 
@@ -79,14 +80,8 @@ def with_shards(axes: Axes, groups: Groups, plan: Plan, replicas: int) -> tuple[
             f"rest, but it is {size}, of {replicas} such ranks {held} belong to those and {inner} are the rest. "
             + (f"Nearest: {', or '.join(ways)}." if ways else f"Way out: leave {name} out, or more replicas.")
         )
-    out: list[tuple[str, int]] = []
-    for axis, n in axes:
-        out += [("dp", n // copies), (COPIES, copies)] if axis == "dp" else [(axis, n)]
-
-    def longer(group: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(a for axis in group for a in ((axis, COPIES) if axis == "dp" else (axis,)))
-
-    return tuple(out), replace(
+    longer = functools.partial(along_both, axis="dp", outer=COPIES)
+    return cut_axis(axes, "dp", inner // copies, COPIES), replace(
         groups,
         replicas=longer(groups.replicas),
         expert_replicas=longer(groups.expert_replicas),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -10,6 +10,7 @@ from numpy.typing import DTypeLike, NDArray
 from simulator.lowering.steps.state import State
 from simulator.lowering.steps.structure import Structure
 from simulator.program.program import Effect, Program, Tensor
+from simulator.program.ragged import frozen
 from simulator.remembered import Remembered
 
 __all__ = ["KEPT_BYTES", "emit"]
@@ -20,7 +21,6 @@ KEPT_BYTES = 256 * 2**20
 Pairs = tuple[tuple[int, int], ...]
 
 
-Column = TypeVar("Column", bound=NDArray[Any])
 Arrays = dict[str, Any]
 """Columns by the names that a `Program` gives them."""
 
@@ -47,7 +47,7 @@ def emit(state: State, name: str) -> Program:
         **columns,
         **_effects(state),
         stream_lane=tuple([lane for _, lane in structure.streams]),
-        rank_weight=_frozen(np.full(state.ranks, float(members))),
+        rank_weight=frozen(np.full(state.ranks, float(members))),
         effects=state.effect_list(),
         resident=tuple([Effect(tensors=tuple(t)) for t in state.resident]),
         host_resident=tuple([Effect(tensors=tuple(t)) for t in state.host]) if any(state.host) else (),
@@ -71,7 +71,7 @@ def _effects(state: State) -> Arrays:
     if numbers == list(range(len(numbers))):
         return arrays
     table = np.array([*numbers, -1], np.int32)  # one of them was there already
-    return {name: _frozen(table[column]) for name, column in arrays.items()}
+    return {name: frozen(table[column]) for name, column in arrays.items()}
 
 
 def _together(one: tuple[Tensor, ...], two: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
@@ -93,7 +93,7 @@ def _columns(structure: Structure) -> Arrays:
             stop = start + len(batch.item)
             out[start:stop] = getattr(batch, key)
             start = stop
-        return _frozen(out)
+        return frozen(out)
 
     held = [b.streams >= 0 for b in batches]
     width = np.concatenate([some.sum(axis=1) for some in held])
@@ -112,11 +112,11 @@ def _columns(structure: Structure) -> Arrays:
         "microbatch": column("microbatch", np.int32),
         "step": column("step", np.int32),
         "part": column("part", np.int16),
-        "stream_offsets": _frozen(np.concatenate([[0], np.cumsum(width)]).astype(np.int64)),
-        "streams": _frozen(streams),
+        "stream_offsets": frozen(np.concatenate([[0], np.cumsum(width)]).astype(np.int64)),
+        "streams": frozen(streams),
         "after_offsets": after_offsets,
         "after": after,
-        "stream_rank": _frozen(np.array([r for r, _ in structure.streams], np.int32)),
+        "stream_rank": frozen(np.array([r for r, _ in structure.streams], np.int32)),
     }
     if (order.count != 1).any():
         arrays["count"] = column("count", np.int8)
@@ -125,11 +125,6 @@ def _columns(structure: Structure) -> Arrays:
     if (order.pair >= 0).any():
         arrays |= {name: column(name, np.int32) for name in ("second_chunk", "second_microbatch")}
     return arrays
-
-
-def _frozen(array: Column) -> Column:
-    array.flags.writeable = False
-    return array
 
 
 def _lane(structure: Structure) -> NDArray[np.int8]:
@@ -141,7 +136,7 @@ def _lane(structure: Structure) -> NDArray[np.int8]:
         if isinstance(batch.microbatch, np.ndarray):
             out[start : start + n] = structure.placement.lane_of[batch.microbatch]
         start += n
-    return _frozen(out)
+    return frozen(out)
 
 
 def _waits(structure: Structure) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
@@ -154,7 +149,7 @@ def _waits(structure: Structure) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
     )
     join: Any = emit_kernel.join_waits
     offsets, after = join(rows, on, structure.rows)
-    return _frozen(offsets), _frozen(after)
+    return frozen(offsets), frozen(after)
 
 
 def _edges(structure: Structure, effects: int) -> tuple[Arrays, Pairs]:
@@ -175,4 +170,4 @@ def _edges(structure: Structure, effects: int) -> tuple[Arrays, Pairs]:
         pairs = [divmod(code, size) for code in unique.tolist()]
         joined = [numbers.setdefault(pair, effects + len(numbers)) for pair in pairs]
         column[rows[~fresh]] = np.array(joined)[index]
-    return {f"{edge}_effect": _frozen(column) for edge, column in columns.items()}, tuple(numbers)
+    return {f"{edge}_effect": frozen(column) for edge, column in columns.items()}, tuple(numbers)

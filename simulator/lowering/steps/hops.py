@@ -31,7 +31,7 @@ __all__ = [
 
 COPY_LANE = "dp-copies"
 BESIDE_LANE = "dp-beside"
-REDUCING_LANES = ("dp", "dp-reduce", COPY_LANE, BESIDE_LANE)
+REDUCING_LANES = ("dp", COPY_LANE, BESIDE_LANE)
 """Streams on which gradients are added, and what else an update waits for is exchanged."""
 
 Chain = tuple[int, ...]

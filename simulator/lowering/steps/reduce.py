@@ -185,7 +185,7 @@ def _replica_lanes(state: State) -> None:
     for meeting in state.build(_lane_meetings, resolved.overlap_gradients or stage == 3, resolved.overlaps_in_bubbles):
         links = meeting_links(state, kind, "gradients", meeting.chunk, meeting.holders, resolved.reduce_bytes)
         found.append((meeting, links))
-    state.build(_add_meetings, stage == 3 and resolved.framework.separate_communicators, tuple(found))
+    state.build(_add_meetings, tuple(found))
 
 
 class Meeting(NamedTuple):
@@ -221,10 +221,10 @@ def _lane_meetings(rows: Structure, eager: bool, in_bubbles: bool) -> tuple[Meet
     return tuple(sorted(found, key=lambda meeting: (meeting.after[-1], meeting.chunk)))
 
 
-def _add_meetings(rows: Structure, apart: bool, found: tuple[tuple[Meeting, tuple[int, ...]], ...]) -> None:
+def _add_meetings(rows: Structure, found: tuple[tuple[Meeting, tuple[int, ...]], ...]) -> None:
     """Add meetings with their links."""
     for meeting, links in found:
-        for row in meet(rows, "dp-reduce" if apart else "dp", meeting.chunk, meeting.holders, links):
+        for row in meet(rows, "dp", meeting.chunk, meeting.holders, links):
             rows.wait(np.full(len(meeting.after), row), np.array(meeting.after))
 
 

@@ -119,7 +119,6 @@ def _fsdp(state: State, plan: Windowing) -> None:
         ),
         tuple(_Part(*(getattr(part, name) for name in _Part._fields)) for part in parts),
         resolved.fsdp_prefetch,
-        resolved.framework.separate_communicators,
     )
     if any(len(part.reduce) > 1 for part in parts):
         second = [part.reduce[1] if len(part.reduce) > 1 else -1 for part in parts]
@@ -204,14 +203,12 @@ def _shard(
     units: tuple[_Unit, ...],
     parts: tuple[_Part, ...],
     prefetch: int,
-    apart: bool,
 ) -> _Added:
     """Add the rows of gathers and reductions.
 
     Args:
         cut: per chunk its kind, per kind its units, and per chunk of a fused pair its unit.
         prefetch: units that may be gathered ahead.
-        apart: whether reductions have a stream of their own.
     """
     windows = find_windows(rows, plan)
     action, row, unit = _units(rows, *cut)
@@ -246,7 +243,7 @@ def _shard(
     made = np.where(together[completes], rows.last_row[action[completes]], row[completes])[r_of]
     turned = windows.reduces[action] & (whole != unit)
     t_action, t_row = action[turned], row[turned]
-    gather_rows, reduce_rows = _add(rows, parts, (g_part, g_row, g_action, gate), (r_part, made, r_action), apart)
+    gather_rows, reduce_rows = _add(rows, parts, (g_part, g_row, g_action, gate), (r_part, made, r_action))
     drop = np.where(stays[gathers][g_of], g_action + 1, windows.until[g_action])
     return _Added(
         gathers=gather_rows,
@@ -351,7 +348,7 @@ def _units(rows: Structure, class_of: tuple[int, ...], cuts: Cuts, wholes: tuple
 
 
 def _add(
-    rows: Structure, parts: tuple[_Part, ...], gathers: tuple[Ints, ...], reduces: tuple[Ints, ...], apart: bool
+    rows: Structure, parts: tuple[_Part, ...], gathers: tuple[Ints, ...], reduces: tuple[Ints, ...]
 ) -> tuple[Ints, Ints]:
     """Add the rows of gathers (part, row, action, gate) and reductions (part, row, action), in the order the host issues them."""
     g_part, g_row, g_action, gate = gathers
@@ -363,11 +360,8 @@ def _add(
     )
     ranks = np.concatenate([rows.pattern.rank[g_action], rows.pattern.rank[r_action]])
     issued = np.concatenate([2 * gate + 1, 2 * r_row])
-    is_reduce = np.concatenate([np.zeros(len(g_row), bool), np.ones(len(r_row), bool)])
     order = np.lexsort((np.concatenate([g_row, r_row]), issued, ranks))
-    lanes = rows.lanes("dp")
-    other = rows.lanes("dp-reduce") if apart else lanes
-    stream = np.where(is_reduce, other[ranks], lanes[ranks])
+    stream = rows.lanes("dp")[ranks]
     numbers = np.empty(len(item), np.int64)
     numbers[order] = rows.add_rows(
         Batch(item=item[order], kind=COLLECTIVE, rank=ranks[order], streams=stream[order][:, None])

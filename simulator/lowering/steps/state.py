@@ -20,7 +20,7 @@ from simulator.schedules.order import PipelineOrder
 from simulator.schedules.placement import Placement
 from simulator.workload.workload import Workload
 
-__all__ = ["Batch", "State"]
+__all__ = ["State"]
 
 Ints = NDArray[np.int64]
 

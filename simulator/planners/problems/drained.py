@@ -127,9 +127,10 @@ class Drained(Flushed):
             way, whole = self.further(link, way, whole)
         return float(whole)
 
-    def _broken(self, plan: tuple[Stage, ...]) -> str:
+    def broken(self, plan: tuple[Stage, ...]) -> str:
+        """See `Problem.broken`."""
         if any(stage.inside for stage in plan):
-            return super()._broken(plan)
+            return super().broken(plan)
         used = sum(stage.replicas for stage in plan)
         if used != self.devices or any(stage.replicas < 1 for stage in plan):
             return f"stages have all {self.devices} devices, got {used}"

@@ -21,7 +21,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.errors import PlanError, SpecError
+from simulator.errors import SpecError
 from simulator.planners.problems.cut import Cut
 from simulator.report.table import Section, Table
 from simulator.units import show
@@ -185,17 +185,12 @@ class Hybrid(Cut[Stages]):
             begin = self.states[stage.end]
         return found
 
-    def cost(self, plan: Stages) -> float:
-        """See `Problem.cost`."""
-        return math.inf if self._broken(plan) else max(seconds for seconds, _ in self.figures(plan))
+    def price(self, plan: Stages) -> float:
+        """See `Problem.price`."""
+        return max(seconds for seconds, _ in self.figures(plan))
 
-    def check(self, plan: Stages) -> None:
-        """See `Problem.check`."""
-        broken = self._broken(plan)
-        if broken:
-            raise PlanError(broken)
-
-    def _broken(self, plan: Stages) -> str:
+    def broken(self, plan: Stages) -> str:
+        """See `Problem.broken`."""
         begin = 0
         for stage in plan:
             if not (0 <= stage.end < len(self.states) and self.inside[begin, stage.end]):

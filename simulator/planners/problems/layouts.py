@@ -19,7 +19,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.errors import LayoutError, PlanError, SpecError
+from simulator.errors import LayoutError, SpecError
 from simulator.partition.layout import PARTIAL, REPLICATE, Placement, Shard
 from simulator.partition.operands import Operand, operands_of, same_dimension
 from simulator.partition.placements import LaidOut, local_dims, running_dims, tensors_of
@@ -96,17 +96,12 @@ class Layouts(Problem[Choices]):
         """Return the bytes that a rank holds."""
         return math.fsum(held[choice] for held, choice in zip(self.held, plan, strict=True))
 
-    def cost(self, plan: Choices) -> float:
-        """See `Problem.cost`."""
-        return math.inf if self._broken(plan) else self.moved(plan)
+    def price(self, plan: Choices) -> float:
+        """See `Problem.price`."""
+        return self.moved(plan)
 
-    def check(self, plan: Choices) -> None:
-        """See `Problem.check`."""
-        broken = self._broken(plan)
-        if broken:
-            raise PlanError(broken)
-
-    def _broken(self, plan: Choices) -> str:
+    def broken(self, plan: Choices) -> str:
+        """See `Problem.broken`."""
         sizes = [len(one) for one in self.costs]
         if len(plan) != len(sizes) or not all(0 <= choice < n for choice, n in zip(plan, sizes, strict=True)):
             return f"a layout has a choice for each of {len(sizes)} operations"

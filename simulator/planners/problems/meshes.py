@@ -51,14 +51,15 @@ class Meshes(Hybrid):
         """Return s of a step of stages that take so long for a microbatch."""
         return math.fsum(seconds) + (self.microbatches - 1) * max(seconds)
 
-    def cost(self, plan: Stages) -> float:
-        """See `Problem.cost`."""
-        return math.inf if self._broken(plan) else self.step([seconds for seconds, _ in self.figures(plan)])
+    def price(self, plan: Stages) -> float:
+        """See `Problem.price`."""
+        return self.step([seconds for seconds, _ in self.figures(plan)])
 
-    def _broken(self, plan: Stages) -> str:
+    def broken(self, plan: Stages) -> str:
+        """See `Problem.broken`."""
         if any(stage.replicas != 1 for stage in plan):
             return "a stage is one mesh of devices, not several replicas"
-        return super()._broken(plan)
+        return super().broken(plan)
 
     def described(self, plan: Stages) -> Section:
         """See `Problem.described`."""

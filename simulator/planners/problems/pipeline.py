@@ -21,7 +21,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.errors import PlanError, SpecError
+from simulator.errors import SpecError
 from simulator.planners.problems.cut import Cut
 from simulator.report.table import Section, Table
 from simulator.schedules import SCHEDULES
@@ -133,9 +133,9 @@ class Pipeline(Cut[tuple[Stage, ...]]):
             seconds = self.replicated(number, level.members, seconds, float(self.weights[-1]))
         return seconds
 
-    def cost(self, plan: tuple[Stage, ...]) -> float:
-        """See `Problem.cost`."""
-        return math.inf if self._broken(plan) else self._pace(plan, 0, len(self.levels) - 1)
+    def price(self, plan: tuple[Stage, ...]) -> float:
+        """See `Problem.price`."""
+        return self._pace(plan, 0, len(self.levels) - 1)
 
     def _pace(self, stages: tuple[Stage, ...], begin: int, level: int) -> float:
         slowest = 0.0
@@ -150,13 +150,9 @@ class Pipeline(Cut[tuple[Stage, ...]]):
             begin = stage.end
         return slowest
 
-    def check(self, plan: tuple[Stage, ...]) -> None:
-        """See `Problem.check`."""
-        broken = self._broken(plan)
-        if broken:
-            raise PlanError(broken)
+    def broken(self, plan: tuple[Stage, ...]) -> str:
+        """See `Problem.broken`."""
 
-    def _broken(self, plan: tuple[Stage, ...]) -> str:
         def wrong(stages: tuple[Stage, ...], begin: int, end: int, level: int) -> str:
             members = self.levels[level].members
             used = sum(stage.replicas for stage in stages)

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import connected_components
 
-from simulator.errors import PlanError, SpecError, refuse
+from simulator.errors import SpecError, refuse
 from simulator.planners.base import Problem
 from simulator.report.table import Section, Table
 from simulator.units import show
@@ -140,17 +140,12 @@ class Placement(Problem[Assignment]):
         there[np.arange(len(places)), places] = 1.0
         return np.asarray(self.members.T @ there)
 
-    def cost(self, plan: Assignment) -> float:
-        """See `Problem.cost`."""
-        return math.inf if self._broken(plan) else float(self.loads(plan).max())
+    def price(self, plan: Assignment) -> float:
+        """See `Problem.price`."""
+        return float(self.loads(plan).max())
 
-    def check(self, plan: Assignment) -> None:
-        """See `Problem.check`."""
-        broken = self._broken(plan)
-        if broken:
-            raise PlanError(broken)
-
-    def _broken(self, plan: Assignment) -> str:
+    def broken(self, plan: Assignment) -> str:
+        """See `Problem.broken`."""
         places = self.devices + self.hosts
         if len(plan) != len(self.blocks) or not all(0 <= place < places for place in plan):
             return f"a placement has one of {places} places for each of {len(self.blocks)} blocks"

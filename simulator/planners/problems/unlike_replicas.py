@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import linprog
 
-from simulator.errors import PlanError, SpecError
+from simulator.errors import SpecError
 from simulator.hardware.parts import shown_numbers
 from simulator.planners.base import Problem
 from simulator.report.table import Section, Table
@@ -168,13 +168,16 @@ class UnlikeReplicas(Problem[Allocation]):
         """Return s per minibatch of a replica whose stages take so long."""
         return max(*seconds, math.fsum(seconds) / self.wave)
 
-    def cost(self, plan: Allocation) -> float:
-        """See `Problem.cost`."""
-        if self._broken(plan):
-            return math.inf
+    def price(self, plan: Allocation) -> float:
+        """See `Problem.price`."""
         return max(self.pace(self.seconds_of(replica)) for replica in plan) / self.replicas
 
-    def _broken(self, plan: Allocation) -> str:
+    def broken(self, plan: Allocation) -> str:
+        """See `Problem.broken`."""
+        why = self._refused(plan)
+        return why and f"these are no replicas: {why}"
+
+    def _refused(self, plan: Allocation) -> str:
         layers = self.seconds.shape[1]
         for number, replica in enumerate(plan):
             if len(replica.nodes) != self.stages or len(replica.layers) != self.stages:
@@ -186,11 +189,6 @@ class UnlikeReplicas(Problem[Allocation]):
             return f"GPUs used of each node: {dict(used)}, and each has {self.gpus}"
         full = [number for number, replica in enumerate(plan) if math.isinf(max(self.seconds_of(replica)))]
         return f"a stage of replica {full[0]} does not fit its GPU" if full else ""
-
-    def check(self, plan: Allocation) -> None:
-        """See `Problem.check`."""
-        if why := self._broken(plan):
-            raise PlanError(f"these are no replicas: {why}")
 
     def every_plan(self) -> Iterator[Allocation]:
         """See `Problem.every_plan`."""

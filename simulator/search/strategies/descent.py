@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from typing import Any
 
 from simulator.search.candidate import Looked
 from simulator.search.run import Run
@@ -51,7 +50,7 @@ def descend(run: Run, looked: list[Looked], tries: int) -> None:
     """
     been: set[int] = set()
     while not run.over and len(run.candidates) < tries:
-        looked = [one for one in sorted(looked, key=_order) if _promising(run, one)]
+        looked = [one for one in sorted(looked, key=Looked.order) if _promising(run, one)]
         if looked:
             run.simulate(looked[: min(_TOGETHER, tries - len(run.candidates))])
             continue
@@ -77,14 +76,10 @@ def _place(run: Run) -> int | None:
     return min(lacks, key=lambda number: (lacks[number], number), default=None)
 
 
-def _order(one: Looked) -> tuple[float, int]:
-    return one.bound, one.point.number
-
-
 def _around(space: Space, number: int) -> Iterator[int]:
     """Plans that differ in one field, or by a power of two handed from one degree to another; each once."""
     here = space.at(number).values
-    changes: list[dict[str, Any]] = [
+    changes: list[dict[str, object]] = [
         {field: value} for field, values in space.ranges.items() for value in values if value != here[field]
     ]
     degrees = [field for field in space.ranges if field in DEGREES]

@@ -42,7 +42,7 @@ class Exact(Strategy):
         """See `Strategy.search`."""
         descend(run, list(run.looks(itertools.islice(run.spread, min(_SAMPLE, run.space.size // 64)))), _DOWN)
         looks = run.looks(run.promising(run.numbers))
-        while some := sorted(itertools.islice(looks, _TOGETHER), key=_order):
+        while some := sorted(itertools.islice(looks, _TOGETHER), key=Looked.order):
             early = [one for one in some[:_EARLY] if run.cut is None or one.bound <= run.cut]
             run.simulate(early)  # something to go on with, should time run out before all are looked at
         if run.over:
@@ -62,7 +62,3 @@ class Exact(Strategy):
             run.simulate([run.looked(number) for number in some])
             place += len(some)
         run.complete = True
-
-
-def _order(one: Looked) -> tuple[float, int]:
-    return one.bound, one.point.number

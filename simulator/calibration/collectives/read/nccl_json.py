@@ -15,7 +15,7 @@ from simulator.units import parse
 __all__ = ["read_json", "read_reported"]
 
 
-def read_json(content: Any, name: str) -> list[TextTable]:
+def read_json(content: object, name: str) -> list[TextTable]:
     """Return the tables of one JSON value: one per size range and experiment.
 
     Raises:

@@ -106,15 +106,16 @@ def log_digest(path: Path) -> str:
     return digest(path)
 
 
-def load_index(path: Path, healthy: bool = True) -> list[NcclLog]:
-    """Return the logs of an index.csv whose CSVs lie beside it; `healthy` leaves out those marked otherwise.
+def load_index(path: Path) -> list[NcclLog]:
+    """Return the logs of an index.csv whose CSVs lie beside it, but for those marked as not healthy.
 
     Raises:
         CalibrationError: a file or a column is missing; a machine cannot be told from its row.
     """
-    rows = [row for row in csv_rows(path) if not healthy or row["healthy"] == "true"]
     out = []
-    for row in rows:
+    for row in csv_rows(path):
+        if row["healthy"] != "true":
+            continue
         file_path = path.parent / f"{row['log_id']}.csv"
         sizes, times = load_log(file_path)
         kind, place, fabric, algorithm, protocol = describe_row(row)

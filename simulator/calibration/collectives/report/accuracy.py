@@ -15,7 +15,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -230,7 +229,7 @@ def medians(found: Sequence[LogAccuracy], way: str, low: float = _SMALLEST, high
     return float(np.median(values)) if values else np.nan
 
 
-def accuracy_figures(found: Sequence[LogAccuracy]) -> dict[str, Any]:
+def accuracy_figures(found: Sequence[LogAccuracy]) -> dict[str, object]:
     """Return the errors per log and their medians over logs for JSON; errors are fractions."""
     ways = ("own", "shared", "unseen", "prior", "tables")
     rows = [

@@ -1,4 +1,4 @@
-"""Every operator a row: a small program opened up, for teaching, for traces and to test that segments lose nothing.
+"""Every operator a row: a small program opened up, to see that segments lose nothing.
 
 A compute row becomes one row per operator of its segment, in order, on the same stream; what the host adds becomes a row of its
 own.  A collective that hides beside an operator is its exposed part.  Without interference both programs take the same time.

@@ -1,7 +1,7 @@
 """Collectives on an explicit fabric: flows of several groups share the links they cross, max-min fair.
 
 Where no flows cross (groups on wires of their own, leaves not oversubscribed) the closed form is the answer; elsewhere
-every group plays its algorithm round by round (`simulator.engine.flow_clock`).  The answer says which, and why.
+every group plays its algorithm round by round (`tests.differential.flow_clock`).  The answer says which, and why.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from simulator.collectives import ALGORITHMS
 from simulator.collectives.base import KINDS, Collective
 from simulator.collectives.crossing import reason_of
 from simulator.collectives.rounds import Leg, Round, piped, turned
-from simulator.engine.flow_clock import FlowClock
 from simulator.errors import PlanError, UnknownNameError
 from simulator.hardware.fabric import GroupPlacement
 from simulator.hardware.fabric_graph import FabricGraph, place_on_graph
 from simulator.units import parse
+from tests.differential.flow_clock import FlowClock
 
 __all__ = ["CHUNK", "MOST_CHUNKS", "SimulatedCollective", "simulate_collective"]
 
