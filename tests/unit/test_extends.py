@@ -116,7 +116,7 @@ def test_a_file_given_by_its_path_extends_one_beside_it(here: Path) -> None:
             'extends = "megatron_core"\nfuses_experts = true\njoined_expert_gate = false',
             "mine.toml: fuses_experts applies",
         ),
-        ('notes = "whole"', "... and 18 more\nhardware_specs/frameworks/mine.toml: Way out: extends = "),
+        ('notes = "whole"', "and 18 more\nhardware_specs/frameworks/mine.toml: Way out: extends = "),
         ('extends = "megatron_core"\nweighs_rows_in_fp32 = true', "mine.toml: the router's weights scale either"),
         ('extends = "megatron_core"\nreuse_distance = 8', "mine.toml: reuse_distance is about weight tensors"),
     ],

@@ -142,6 +142,12 @@ FIELDS: dict[str, tuple[dict[str, Any], str, str]] = {
     "pipeline_keeps_unsharded": switch({"plan": {"zero_stage": 3, "pipeline_parallel": 2}}),
     "keeps_compute_gradients": switch({"plan": {"gradient_dtype": "fp32"}}),
     "flattens_gradients": switch(ZERO),
+    "sub_group_size": (
+        {**FSDP, "length": 128, "profile": {"flattens_gradients": "true", "gradient_dtype": '"compute"'}},
+        "0",
+        "1000000",
+    ),
+    "saves_gathered": switch(FSDP),
     "holds_buckets": switch({"plan": {"zero_stage": 2}}),
     "makes_gradients": switch({**LLAMA, "plan": {"microbatch_size": 2}}),
     "weights_in_experts": switch(EXPERTS),
