@@ -50,7 +50,7 @@ def first(table: str) -> list[Outcome]:
     """The first predictions of a blind table, with what its rows leave open as they are read today."""
     rows = {row["case_id"]: row for row in read_rows(DATA / f"{table}.csv")}
     kept = (o for some in prediction_outcomes(read_rows(DATA / f"{table}_first.csv")) for o in some)
-    return [_as_read_today(rows[o.case_id], o) for o in kept if o.quantity != "out_of_memory"]
+    return [replace(_as_read_today(rows[o.case_id], o), first=True) for o in kept if o.quantity != "out_of_memory"]
 
 
 @functools.cache
