@@ -112,9 +112,10 @@ class _Player:
     def make_moments(self, size: float) -> None:
         """Ask for so many bytes of moments: two for every tensor of weights."""
         sizes = [n for chunk in self._chunks for kind in chunk.kinds for n in self._state.costs[kind].trained_tensors]
+        part = size / (2.0 * sum(sizes)) if size else 0.0
         for n in sizes if size else ():
             for _ in range(2):
-                self.memory.ask(size * n / (2.0 * sum(sizes)))
+                self.memory.ask(part * n)
 
     def update(self) -> None:
         """Ask for what the update makes on its way, and give it back."""

@@ -241,7 +241,7 @@ class LayerBuilder:
         frozen = {t.name: b for t, b in zip(outputs, base, strict=True)}
         kept = tuple(replace(k, tensor=frozen.get(k.tensor.name, k.tensor)) for k in more_keeps)
         made = tuple(frozen[name].name for name in again)
-        self.linear(label, x, base, depth, keep=None, again=made, each=each, more_keeps=kept, **more)
+        self.linear(label, x, base, depth, keep=None, again=made, each=each, more_keeps=kept, adapted=True, **more)
         kernels, first = more.get("kernels") or (len(outputs),), 0
         for n in kernels:
             some = [i for i in range(first, first + n) if adapted[i]]

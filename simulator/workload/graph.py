@@ -225,6 +225,7 @@ class Product(Op):
         gathers: whether its divided output is gathered again.
         sums_bias: whether the gradient of its bias is a sum over rows that costs time.
         quantised: whether a run in 8 or 4 bits makes it so.
+        adapted: whether an adapter reads its input, too, wide and gathered.
     """
 
     kernels: tuple[int, ...] = ()
@@ -233,6 +234,7 @@ class Product(Op):
     gathers: bool = False
     sums_bias: bool = True
     quantised: bool = True
+    adapted: bool = False
 
     @property
     def matrices(self) -> tuple[Tensor, ...]:

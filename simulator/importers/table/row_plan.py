@@ -308,8 +308,14 @@ def open_choices(row: Row, model: Model) -> dict[str, tuple[int, ...]]:
 
 
 def _named_schedule(row: Row) -> str | None:
-    """Return our name of the schedule that a row names; None where it names none of ours."""
+    """Return our name of the schedule that a row names; None where it names none of ours.
+
+    Messages between stages that run beside compute are of the interleaved schedule (NVIDIA/Megatron-LM megatron/training/arguments.py:
+    overlap_p2p_comm is turned off without it).
+    """
     name = text(row, "schedule")
+    if not name and "megatron" in text(row, "framework").lower() and _PIPELINE_OVERLAP.search(text(row, "overlap")):
+        return None if _overlap_off(row) else "interleaved_1f1b"
     return load_names().find("schedules", name) or schedule_by_words(name) if name else None
 
 
@@ -385,7 +391,7 @@ def _pieces(row: Row, fields: dict[str, Any], assumed: list[str]) -> dict[str, A
     if _ASYNC_TP.search(words_said(row)):
         assumed.append("async TP cuts products in a piece for each tensor-parallel rank (torch's symmetric memory)")
         return {"overlap_tensor_parallel": True, "tensor_parallel_splits": fields["tensor_parallel"]}
-    if "tp comm overlap" not in text(row, "overlap").lower():
+    if not re.search(r"\btp( comm)? overlap", text(row, "overlap").lower()) or _overlap_off(row):
         return {}
     assumed.append("tensor_parallel_splits = 4 (the default of Transformer Engine)")
     return {"tensor_parallel_splits": 4}

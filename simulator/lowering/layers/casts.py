@@ -57,6 +57,7 @@ def add_casts(
     shards: int = 1,
     apart: bool = False,
     experts: int = 1,
+    across: bool = True,
     **common: Any,
 ) -> None:
     """Add the rows that quantise one operand; none in a precision that does not quantise.
@@ -68,6 +69,8 @@ def add_casts(
         shards: GPUs that hold a part each, quantise it and gather the narrow copies, which are transposed where they arrive.
         apart: operands are quantised by kernels of their own and no norm writes copies; what ran before has found the maximum.
         experts: tensors that it is made of, each quantised by kernels of its own unless their scales are known before.
+        across: whether a second copy is made, which the weight's gradient reads; none where the weight is frozen (NVIDIA/TransformerEngine
+            pytorch/module/linear.py: set_usage(columnwise=backward_needs_input), requires_wgrad).
         common: other columns of the rows, such as phase.
     """
     if not precision.quantises:
@@ -78,7 +81,7 @@ def add_casts(
         passes = 1
     elif after_norm and precision.norm_helps:
         passes -= 1
-    copies = 1.0 if precision.copies_alike else 2.0
+    copies = 2.0 if across and not precision.copies_alike else 1.0
     common = {"work": "memory_bound", "dtype": precision.compute, **common}
     if passes:
         rows.add(
@@ -88,7 +91,7 @@ def add_casts(
             written=copies * narrow * elements / shards,
             **{"launches": passes * (1 if precision.shares_maxima else experts), **common},
         )
-    if precision.copies_alike:
+    if across and precision.copies_alike:
         # a kernel of its own behind a norm that has written the copy, and of what was gathered
         alone = apart or passes == 0 or shards > 1
         rows.add(

@@ -34,8 +34,9 @@ def product_forward(ctx: LayerContext, rows: Rows, o: Operator, op: Product, pha
     if goes_round(ctx, o, op):
         round_forward(ctx, rows, o, op, d.shape, phase)
         return
-    piecewise = _piecewise(ctx, op, d)
-    gathered, scattered = _gathered(ctx, o, op, o.shape[3]), o.shape[1] * o.shape[2] * ctx.e
+    whole = op.adapted and bool(d.around.gathers)
+    piecewise = _piecewise(ctx, op, d) and not whole
+    gathered, scattered = _gathered(ctx, o, op, o.shape[3], whole), o.shape[1] * o.shape[2] * ctx.e
     panels = in_panels(ctx, d)
     if not piecewise and not panels:
         for _ in d.widths if ctx.style.gathers_by_product else d.widths[:1]:
@@ -44,8 +45,8 @@ def product_forward(ctx: LayerContext, rows: Rows, o: Operator, op: Product, pha
     narrow = o.has_weight and op.quantised
     if narrow:
         # a norm stands before a product divided by columns (LayerNormLinear of Transformer Engine)
-        norm = d.around.columns and not d.around.experts
-        _quantise(ctx, rows, o.label, op, d, float(b * m * k), phase, d.around.gathers, after_norm=norm)
+        norm, sent = bool(d.around.columns) and not d.around.experts and not whole, () if whole else d.around.gathers
+        _quantise(ctx, rows, o.label, op, d, float(b * m * k), phase, sent, after_norm=norm)
     _widen(ctx, rows, o, op, d, phase)
     if ctx.style.autocast and o.has_weight and not op.frozen:
         _cast_weights(ctx, rows, o, d, phase)
@@ -114,10 +115,10 @@ def _matrix(ctx: LayerContext, o: Operator, op: Product, i: int) -> float:
     return o.shape[3] * o.widths[i] * (ctx.precision.quantised_element if narrow else ctx.e)
 
 
-def _gathered(ctx: LayerContext, o: Operator, op: Product, width: int) -> float:
+def _gathered(ctx: LayerContext, o: Operator, op: Product, width: int, wide: bool = False) -> float:
     """Bytes of all rows of `width` values as a product's operand is gathered: quantised first where it is in 8 bits
-    (Transformer Engine, distributed.py: gather_along_first_dim of quantised tensors)."""
-    narrow = op.quantised and BYTES_PER_ELEMENT[ctx.precision.gemm] == 1 and ctx.precision.gathers_narrow
+    (Transformer Engine, distributed.py: gather_along_first_dim of quantised tensors), unless something else reads it `wide`."""
+    narrow = not wide and op.quantised and BYTES_PER_ELEMENT[ctx.precision.gemm] == 1 and ctx.precision.gathers_narrow
     return o.shape[1] * width * (ctx.precision.quantised_element if narrow else ctx.e)
 
 
@@ -150,6 +151,7 @@ def _quantise(
             shards,
             ctx.style.casts_apart,
             experts,
+            across=not op.frozen,
             phase=phase,
             part=part,
         )
