@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from simulator.costs.tables import machine_of
 from simulator.errors import PlanError, SpecError
 from simulator.hardware.cluster import Cluster, load_cluster
 from simulator.lowering.resolve.resolved_plan import resolve
@@ -137,8 +138,15 @@ def made(case: Case) -> tuple[Workload, Plan, Cluster]:
     return workload, Plan(**wanted, chunks_per_rank=chunks), cluster
 
 
+def runs(cluster: str, attention: str) -> bool:
+    """Whether the chips of a cluster run an attention kernel."""
+    return attention == "unfused" or machine_of(load_cluster(cluster)).attention.runs(attention)
+
+
 def possible(case: Case) -> bool:
     """Whether no rule refuses the case; a refusal must say what to do instead."""
+    if not runs(case["cluster"], case["attention"]):
+        return False
     try:
         workload, plan, cluster = made(case)
         resolve(workload, plan, cluster.world_size)
@@ -151,6 +159,8 @@ def possible(case: Case) -> bool:
 
 def never(pair: Case) -> bool:
     """Two choices that a rule of the product keeps apart, whatever else is chosen."""
+    if {"cluster", "attention"} <= pair.keys() and not runs(pair["cluster"], pair["attention"]):
+        return True
     model = model_of(pair["family"]) if "family" in pair else None
     shared = pair.get("context_parallel", 1) > 1 or pair.get("context_parallel_kind") is not None
     if model and shared and model.architecture in ("encoder_decoder", "vision"):

@@ -107,9 +107,11 @@ def test_what_the_numbers_decide_is_not_set_besides(job: str, setting: str) -> N
         curves(job, "weak", setting)
 
 
-def test_the_command_prints_json_and_draws_every_curve(job: str, dtsim: Dtsim, tmp_path: Path) -> None:
-    picture = tmp_path / "scaling.png"
-    asked = ("compare", job, "--gpus", "32,8,16", "--scaling", "weak", "--vary", "cluster=dgx_a100,dgx_h100")
+def test_the_command_prints_json_and_draws_every_curve(dtsim: Dtsim, tmp_path: Path) -> None:
+    """Sequences long enough that no host keeps both clusters waiting, whose curves would be one."""
+    picture, job = tmp_path / "scaling.png", tmp_path / "long.toml"
+    job.write_text(JOB.replace("1024", "2048").replace("[plan]", "[plan]\nmicrobatch_size = 4"))
+    asked = ("compare", str(job), "--gpus", "32,8,16", "--scaling", "weak", "--vary", "cluster=dgx_a100,dgx_h100")
     code, text, said = dtsim(*asked, "--json", "--plot", str(picture))
     answer = json.loads(text)
     assert (0, "weak", [8, 16, 32]) == (code, answer["scaling"], [p["gpus"] for p in answer["curves"][0]["points"]])

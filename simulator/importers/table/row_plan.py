@@ -16,7 +16,8 @@ from simulator.importers.table.row_framework import (
     torch_attention,
     unsaid_attention,
 )
-from simulator.importers.table.row_notes import row_states, row_update, words_said, wraps_whole
+from simulator.importers.table.row_notes import row_states, row_update, wraps_whole
+from simulator.importers.table.row_overlap import gradient_overlap, overlap_off, pieces, pipeline_overlaps
 from simulator.importers.table.rows import CannotPlace, Row, count, flag, text
 from simulator.importers.vocabulary.name_specs import release_of
 from simulator.importers.vocabulary.names import load_names
@@ -100,13 +101,13 @@ def row_plan(row: Row, model: Model) -> tuple[dict[str, Any], int, str | None, t
     fields |= _recipe(row, named, fields, batch // (replicas * microbatch), assumed)
     if fields.get("attention") == "te" and load_framework(fields["framework"]).attention.startswith("te"):
         fields.pop("attention")  # the library by its name: the profile knows its year
-    fields |= _pieces(row, fields, assumed)
+    fields |= pieces(row, fields, assumed)
     if fields["zero_stage"] == 3 and wraps_whole(row):
         fields["fsdp_unit"] = "chunk"
         assumed.append("the whole model is one FSDP unit (the row's own words)")
     if replicas > 1 and fields["zero_stage"] < 3:
-        fields |= _gradient_overlap(row, fields, assumed)
-    if _overlap_off(row) and "TP" in text(row, "overlap") and tensor > 1:
+        fields |= gradient_overlap(row, fields, assumed)
+    if overlap_off(row) and "TP" in text(row, "overlap") and tensor > 1:
         fields["overlap_tensor_parallel"] = False
     recompute = _recompute(row, assumed)
     if fields.get("recompute_modules"):
@@ -308,14 +309,10 @@ def open_choices(row: Row, model: Model) -> dict[str, tuple[int, ...]]:
 
 
 def _named_schedule(row: Row) -> str | None:
-    """Return our name of the schedule that a row names; None where it names none of ours.
-
-    Messages between stages that run beside compute are of the interleaved schedule (NVIDIA/Megatron-LM megatron/training/arguments.py:
-    overlap_p2p_comm is turned off without it).
-    """
+    """Return our name of the schedule that a row names; None where it names none of ours."""
     name = text(row, "schedule")
-    if not name and "megatron" in text(row, "framework").lower() and _PIPELINE_OVERLAP.search(text(row, "overlap")):
-        return None if _overlap_off(row) else "interleaved_1f1b"
+    if not name and pipeline_overlaps(row):
+        return "interleaved_1f1b"
     return load_names().find("schedules", name) or schedule_by_words(name) if name else None
 
 
@@ -378,42 +375,6 @@ def _usual_zero_stage(framework: str) -> int:
     while name not in known and (extends := load_framework(name).extends):
         name = extends
     return known[name].stage if name in known else 0
-
-
-_ASYNC_TP = re.compile(r"(?<!no )(?<!without )\basync[ -]tp\b")
-
-
-def _pieces(row: Row, fields: dict[str, Any], assumed: list[str]) -> dict[str, Any]:
-    """Return how products are cut where the row says that tensor-parallel collectives run beside them: Megatron's four pieces, or
-    one for each rank under PyTorch's async TP (torch/distributed/_symmetric_memory, _pipelined_all_gather_and_consume)."""
-    if not fields["sequence_parallel"]:
-        return {}
-    if _ASYNC_TP.search(words_said(row)):
-        assumed.append("async TP cuts products in a piece for each tensor-parallel rank (torch's symmetric memory)")
-        return {"overlap_tensor_parallel": True, "tensor_parallel_splits": fields["tensor_parallel"]}
-    if not re.search(r"\btp( comm)? overlap", text(row, "overlap").lower()) or _overlap_off(row):
-        return {}
-    assumed.append("tensor_parallel_splits = 4 (the default of Transformer Engine)")
-    return {"tensor_parallel_splits": 4}
-
-
-def _gradient_overlap(row: Row, fields: dict[str, Any], assumed: list[str]) -> dict[str, Any]:
-    """Return whether gradients and updated weights are exchanged beside compute: as the row says, off where its code overlaps only when
-    asked to; else the framework's habit."""
-    words = text(row, "overlap").lower()
-    if "torch ddp" in words:
-        return {"overlap_gradients": True} if fields["zero_stage"] < 2 else {}
-    asked = load_names().overlaps_when_asked.get(fields["framework"])
-    if not _overlap_off(row) and (asked is None or re.search(r"\b(dp|grad\w*)[ _-]overlap|overlap[ _-]grad", words)):
-        return {}
-    if not _overlap_off(row):
-        assumed.append(f"gradients are not overlapped ({asked})")
-    return {"overlap_gradients": False} | ({"overlap_parameters": False} if fields["zero_stage"] else {})
-
-
-def _overlap_off(row: Row) -> bool:
-    words = text(row, "overlap").lower()
-    return words == "off" or words.startswith(("none", "no gradient"))
 
 
 def _recompute_detail(row: Row, recompute: str | None, layers_of_chunk: int) -> dict[str, Any]:
