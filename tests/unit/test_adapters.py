@@ -245,3 +245,33 @@ def test_what_has_no_meaning_is_refused() -> None:
         adapted(lora_modules=("query", "query"))
     with pytest.raises(PlanError, match="frozen weights stay on the GPU, but parameter_offload = 1"):
         predict(adapted(), zero_stage=3, parameter_offload=1.0, microbatch_size=1)
+
+
+def _moved(prediction: Prediction) -> dict[str, tuple[float, float]]:
+    """Label -> (message, written) of a layer's forward."""
+    table = next(t for t, _ in tables(prediction, "forward") if t.name.startswith("layer"))
+    return dict(zip(table.label, zip(table.message.tolist(), table.written.tolist(), strict=True), strict=True))
+
+
+def test_what_an_adapter_reads_is_gathered_wide_and_before_the_product() -> None:
+    """Transformer Engine's LayerNormLinear returns its norm's output to the adapter: neither is it written in 8 bits nor its gather
+    overlapped then (with_quantized_norm, ub_overlap_ag_fprop)."""
+    plan = {"precision": "fp8", "tensor_parallel": 2, "sequence_parallel": True, "tensor_parallel_splits": 4}
+    some, none = (
+        _moved(predict(adapted(lora_modules=m), microbatch_size=1, zero_stage=1, **plan))
+        for m in (("query", "key", "value"), ("output",))
+    )
+    tokens = 4096
+    assert some["qkv all_gather"][0] == 2.0 * tokens * HIDDEN
+    assert some["qkv cast to fp8"][1] == tokens * HIDDEN
+    assert "qkv cast to fp8" not in none
+    assert sum(none[f"qkv piece {i} all_gather"][0] for i in range(4)) == tokens * HIDDEN
+    assert "mlp up piece 0 all_gather" in some
+
+
+def test_operands_of_frozen_products_have_no_copy_for_the_gradient_of_a_weight() -> None:
+    """NVIDIA/TransformerEngine pytorch/module/linear.py: set_usage(columnwise=backward_needs_input)."""
+    plan = {"precision": "fp8", "microbatch_size": 1, "zero_stage": 1}
+    frozen, trained = _moved(predict(adapted(), **plan)), _moved(predict(load_model("llama3_8b"), **plan))
+    assert "mlp down transposed" in trained
+    assert not [label for label in frozen if label.endswith("transposed")]

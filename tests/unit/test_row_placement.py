@@ -403,16 +403,6 @@ def test_a_run_that_may_move_activations_to_the_host_is_not_judged_on_memory() -
     assert (1.0, True) == (told.predicted, told.counts)
 
 
-def test_products_in_pieces_are_placed_from_a_rows_own_words() -> None:
-    assert (
-        4
-        == placed(overlap="TP comm overlap, DP overlap", tp="2", seq_parallel="1", dp="").fields[
-            "tensor_parallel_splits"
-        ]
-    )
-    assert "tensor_parallel_splits" not in placed(overlap="TP comm overlap").fields, "nothing to overlap"
-
-
 @pytest.mark.parametrize(
     ("framework", "said", "expected"),
     [

@@ -78,7 +78,7 @@ class CachingAllocator:
             start = starts[at - 1]
             del starts[at], self._size[segment, block.start], self._is_free[segment, block.start]
             size += self._size[segment, start]
-            self._free.remove((self._size[segment, start], segment, start))
+            del self._free[bisect_left(self._free, (self._size[segment, start], segment, start))]
         self._set(segment, start, size, free=True)
 
     def _found(self, wanted: int) -> tuple[int, int]:
@@ -123,7 +123,7 @@ class CachingAllocator:
         start = self._starts[segment].pop(at)
         size = self._size.pop((segment, start))
         del self._is_free[segment, start]
-        self._free.remove((size, segment, start))
+        del self._free[bisect_left(self._free, (size, segment, start))]
         return size
 
     def _set(self, segment: int, start: int, size: int, free: bool) -> None:
