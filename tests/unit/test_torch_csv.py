@@ -331,7 +331,7 @@ def test_a_job_is_exported(dtsim: Dtsim, own: str, tmp_path: Path) -> None:
     assert json.loads(gzip.decompress(trace.read_bytes()))["traceEvents"]
     for wrong, told in (
         (("jpeg", str(job)), "Known: chakra, chrome, deepspeed, megatron, torch-csv, torch-csv-comms, torchtitan"),
-        (("chrome", str(job), "--output", "-"), "a Chrome trace goes to a file"),
+        (("chrome", str(job), "--output", "-"), "a trace's file ending names its format"),
         (("torch-csv", str(job), "--set", "plan.schedule=chimera"), "PyTorch keeps a stage on one rank"),
     ):
         code, _, err = dtsim("export", *wrong)
