@@ -81,10 +81,10 @@ def rotary(
             keeps=(Keep(tensor=tables, whole=True),) if gathers else (),
             again=(q.name, k.name, tables.name),
             moves=(
-                *((angles,) if makes else ()),
                 Moves(dims=read, read=e * forward[0], backward_written=e * backward[1]),
                 Moves(dims=written, written=e * forward[1], backward_read=e * backward[0]),
                 *apart,
+                *((angles,) if makes else ()),
             ),
             access="" if fused else "strided",
             launches=(6 if turned else 2 if fused else 10 + 2 * joined + 2 * makes + 2 * apart_pairs) + 2 * len(apart),
