@@ -9,7 +9,7 @@ from typing import Any
 
 from simulator.errors import PlanError
 from simulator.job import Job
-from simulator.lowering import longest_reversal, resolve
+from simulator.lowering import longest_reversal, resolve_on
 from simulator.program.prices import PriceClass
 from simulator.program.program import CATEGORIES
 from simulator.report.prediction import Prediction
@@ -249,7 +249,7 @@ def explain(job: Job, prediction: Prediction, engine: str = "compiled", search: 
 
 def _turns(job: Job) -> tuple[str, Reversal] | None:
     """What the longest chunk of a job runs backward, where layers do not all do the same."""
-    resolved = resolve(job.workload, job.plan, job.cluster.world_size, f"cluster {job.cluster.name!r}")
+    resolved = resolve_on(job.workload, job.plan, job.cluster)
     if not resolved.recomputes.method:
         return None
     return resolved.recomputes.text, longest_reversal(job.workload, resolved)

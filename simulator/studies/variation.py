@@ -21,7 +21,7 @@ from simulator.engine.sampled import Chain, SampledEngine
 from simulator.errors import PlanError, SpecError, refuse
 from simulator.hardware.jitter import Jitter
 from simulator.job import Job
-from simulator.lowering import lower_resolved, resolve
+from simulator.lowering import lower_resolved, resolve_on
 from simulator.program.program import COMPUTE
 from simulator.program.replicas import replica_mesh
 from simulator.report.table import Section, Table, percent
@@ -151,7 +151,7 @@ def vary(
         PlanError: noise is described of what the plan does not have.
     """
     jitter = described_noise(job, samples, seed)
-    resolved = resolve(job.workload, job.plan, job.cluster.world_size, f"cluster {job.cluster.name!r}")
+    resolved = resolve_on(job.workload, job.plan, job.cluster)
     if len(resolved.step_kinds) > 1:
         kinds = ", ".join(kind.name for kind in resolved.step_kinds)
         refuse(
