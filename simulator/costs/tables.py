@@ -42,7 +42,7 @@ from simulator.hardware.interference import load_interference
 from simulator.hardware.parts import NORMAL, Pace
 from simulator.program.calls import EXCHANGED, AttentionCall, Call, Convolved, NodeExchange, Product, Timed, Traffic
 from simulator.program.prices import ACCOUNTS, RESOURCE_KINDS, PriceClass, account_of
-from simulator.program.program import COLLECTIVE, COMPUTE, OperatorTable
+from simulator.program.program import COLLECTIVE, COMPUTE, Axes, OperatorTable
 from simulator.units import BYTES_PER_ELEMENT
 
 __all__ = ["ClassTime", "Machine", "TablePrice", "machine_of", "mesh_of", "overlapped", "price_table"]
@@ -108,7 +108,6 @@ def _named_calibrations(cluster: Cluster) -> dict[str, str]:
 
 
 Ints = NDArray[np.int64]
-Axes = tuple[tuple[str, int], ...]
 
 
 @dataclass(slots=True)
@@ -390,7 +389,7 @@ def _collective(
     table: OperatorTable,
     i: int,
     machine: Machine,
-    axes: tuple[tuple[str, int], ...],
+    axes: Axes,
     seconds: NDArray[np.float64],
     classes: dict[PriceClass, ClassTime],
 ) -> Iterator[str]:

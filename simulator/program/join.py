@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.errors import ProgramError
-from simulator.program.program import Effect, FusedSegment, Link, Program, Segment, StageMesh
+from simulator.program.program import Axes, Effect, FusedSegment, Link, Program, Segment, StageMesh
 from simulator.program.ragged import frozen, offsets, ranges
 
 __all__ = ["join", "shared_rows"]
@@ -62,7 +62,7 @@ class _Part:
 def join(
     parts: Sequence[Program],
     name: str,
-    axes: tuple[tuple[str, int], ...],
+    axes: Axes,
     stages: tuple[StageMesh, ...],
     shared: dict[int, Link],
 ) -> Program:

@@ -23,6 +23,7 @@ from simulator.program.program import (
     COLLECTIVE,
     COMPUTE,
     KIND_NAMES,
+    Axes,
     FusedSegment,
     Link,
     OperatorTable,
@@ -73,7 +74,7 @@ def render_text(program: Program) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _axes(axes: tuple[tuple[str, int], ...]) -> str:
+def _axes(axes: Axes) -> str:
     return ",".join(f"{name}={size}" for name, size in axes)
 
 
