@@ -20,7 +20,7 @@ from simulator.cli.options import (
     run_own_schedules,
     words,
 )
-from simulator.cli.output import claim_table, print_json, print_sections, save_table, tell_compiling, wrote
+from simulator.cli.output import claim_table, print_answer, save_table, tell_compiling, wrote
 from simulator.errors import SpecError, UnknownNameError
 from simulator.report.save_picture import check_picture
 
@@ -134,10 +134,7 @@ def command(
         from simulator.report.schedule_plot import plot_schedules
 
         wrote(plot_schedules(comparison.predicted, figure, comparison.title))
-    if as_json:
-        print_json(comparison.to_dict(), "compare")
-    else:
-        print_sections(comparison.sections())
+    print_answer(comparison, "compare", as_json)
 
 
 def _schedules(text: str | None) -> list[str]:
@@ -176,10 +173,7 @@ def _scale(
             for c in found.curves
         ]
         wrote(plot_scaling(curves, plot, f"{found.name}, {found.mode} scaling"))
-    if as_json:
-        print_json(found.to_dict(), "scaling")
-    else:
-        print_sections(found.sections())
+    print_answer(found, "scaling", as_json)
 
 
 def latency_points(texts: list[str]) -> list[float]:
@@ -212,7 +206,4 @@ def _sweep(
         bubbles = {name: sweep.bubble[i].tolist() for i, name in enumerate(sweep.names)}
         turns = [turn.latency for turn in sweep.turns if turn.wins]
         wrote(plot_latency_sweep(sweep.latencies, bubbles, turns, plot, sweep.hop))
-    if as_json:
-        print_json(sweep.to_dict(), "latency_sweep")
-    else:
-        print_sections(sweep.sections())
+    print_answer(sweep, "latency_sweep", as_json)
