@@ -46,7 +46,7 @@ TRACE = (".json", ".json.gz")
 """Endings of pages and of Chrome traces."""
 
 
-def print_json(answer: dict[str, Any], kind: str) -> None:
+def print_json(answer: dict[str, object], kind: str) -> None:
     """Print one JSON object on standard output; numbers that JSON lacks (NaN, infinity) become null."""
     print(json_text(answer, kind))
 

@@ -27,7 +27,17 @@ from simulator.hardware.fabric import Fabric, GroupPlacement, place_group, place
 from simulator.hardware.host import Host, host_of
 from simulator.program.calls import SYNCHRONISED
 from simulator.program.prices import ACCOUNTS, BLOCKED, HOST_BOUND, HOST_CLASS, RESOURCE_KINDS, PriceClass
-from simulator.program.program import COPY, TRANSFER, Axes, FusedSegment, Link, OperatorTable, Pieces, Segment, Served
+from simulator.program.program import (
+    COPY,
+    TRANSFER,
+    Axes,
+    FusedSegment,
+    Item,
+    OperatorTable,
+    Pieces,
+    Segment,
+    Served,
+)
 
 __all__ = ["ItemPrice", "price_classes", "price_item"]
 
@@ -106,7 +116,7 @@ def price_classes() -> list[PriceClass]:
     return list(_CLASSES)
 
 
-def price_item(item: Segment | FusedSegment | Link, desk: Desk, place: GroupPlacement | None = None) -> ItemPrice:
+def price_item(item: Item, desk: Desk, place: GroupPlacement | None = None) -> ItemPrice:
     """Return the price of an item.
 
     Args:

@@ -11,7 +11,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -338,7 +338,7 @@ _MOST_PRODUCTS = 65536
 
 
 @functools.lru_cache(maxsize=64)
-def _products(gpu: Gpu, numbers: GemmCoefficients) -> dict[tuple[Any, ...], list[float]]:
+def _products(gpu: Gpu, numbers: GemmCoefficients) -> dict[tuple[object, ...], list[float]]:
     """Seconds and sigma of the products priced so far."""
     return {}
 

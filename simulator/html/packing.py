@@ -36,7 +36,7 @@ def numbers(values: NDArray[Any]) -> NDArray[np.uint32]:
     return np.where(values < 0, 2**32 - 1, values.astype(np.int64)).astype(np.uint32)
 
 
-def pack(columns: Mapping[str, NDArray[Any]], level: int = 6) -> dict[str, Any]:
+def pack(columns: Mapping[str, NDArray[Any]], level: int = 6) -> dict[str, object]:
     """Return columns as {"columns": [[name, type, length], ...], "data": base64 of the deflated bytes}.
 
     Args:

@@ -47,6 +47,7 @@ __all__ = [
     "Effect",
     "End",
     "FusedSegment",
+    "Item",
     "Link",
     "OperatorTable",
     "Pieces",
@@ -271,6 +272,10 @@ class Effect:
 _CATEGORY = {name: number for number, name in enumerate(CATEGORIES)}
 
 
+Item = Segment | FusedSegment | Link
+"""What a row runs."""
+
+
 def bytes_by_category(effects: tuple[Effect, ...]) -> NDArray[np.float64]:
     """Return [effects, categories] bytes."""
     out = [[0.0] * len(CATEGORIES) for _ in effects]
@@ -293,7 +298,7 @@ class Program:
 
     name: str
     axes: Axes
-    items: tuple[Segment | FusedSegment | Link, ...]
+    items: tuple[Item, ...]
     blocks: tuple[Block, ...] = ()
 
     item: NDArray[np.int32]

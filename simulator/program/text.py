@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any
 
 from simulator.errors import ProgramError
 from simulator.program.calls import write_call
@@ -29,6 +28,7 @@ from simulator.program.program import (
     OperatorTable,
     Program,
     Segment,
+    Tensor,
 )
 from simulator.program.text_parser import ACTION_LETTERS, OPERATOR_COLUMNS, ROW_DEFAULTS, parse_text
 from simulator.program.text_words import write_served
@@ -218,5 +218,5 @@ def _bytes(value: float) -> str:
     return f"{_number(value / _MIB)}MiB" if value and value % _MIB == 0 and value < 2**53 else f"{_number(value)}B"
 
 
-def _tensor(tensor: Any) -> str:
+def _tensor(tensor: Tensor) -> str:
     return f"{tensor.category} {_quote(tensor.name)} {_bytes(tensor.bytes)}"

@@ -283,7 +283,7 @@ def _pace(p: Prediction, best: Prediction | None) -> str:
     return ", as quick within the band" if _rate(p) * best.high >= best.tokens else ""
 
 
-def _plain(value: Any) -> object:
+def _plain(value: object) -> object:
     """A setting's value as a cell."""
     return value if isinstance(value, str | int | float) else str(value)
 
