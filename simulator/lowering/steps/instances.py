@@ -41,7 +41,7 @@ def _cut(state: State, chunk: Chunk, direction: str, variant: int) -> Cut:
     resolved = state.resolved
     sizes: tuple[Sizes, ...] = ()
     if resolved.on_servers:
-        sizes = tuple([((kind, 1.0),) for kind in dict.fromkeys((*chunk.kinds, *chunk.backward))])
+        sizes = tuple([((kind, 1.0),) for kind in chunk.different])
     elif variant == BUCKETS:
         parts = state.parts if direction == "backward" else {}
         sizes = tuple(
@@ -54,7 +54,7 @@ def _cut(state: State, chunk: Chunk, direction: str, variant: int) -> Cut:
                     )
                     for part in parts.get(kind, (kind,))
                 )
-                for kind in dict.fromkeys((*chunk.kinds, *chunk.backward))
+                for kind in chunk.different
             ]
         )
     unit = resolved.fsdp_unit if variant == UNITS else 0
