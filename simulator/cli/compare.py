@@ -25,9 +25,12 @@ from simulator.errors import SpecError, UnknownNameError
 from simulator.report.save_picture import check_picture
 
 if TYPE_CHECKING:
-    from simulator.job import Job
+    from pathlib import Path
 
-__all__ = ["command", "latency_points"]
+    from simulator.job import Job
+    from simulator.studies.latency_sweep import LatencySweep
+
+__all__ = ["command", "draw_sweep", "latency_points"]
 
 
 def command(
@@ -188,6 +191,15 @@ def latency_points(texts: list[str]) -> list[float]:
         raise SpecError(f"--latency-sweep: expected numbers such as 0,0.1,0.2, got {','.join(texts)[:80]!r}") from None
 
 
+def draw_sweep(sweep: LatencySweep, path: str) -> Path:
+    """Draw the bubble of schedules over latencies into a file."""
+    from simulator.report.comparison_plot import plot_latency_sweep
+
+    bubbles = {name: sweep.bubble[i].tolist() for i, name in enumerate(sweep.names)}
+    turns = [turn.latency for turn in sweep.turns if turn.wins]
+    return plot_latency_sweep(sweep.latencies, bubbles, turns, path, sweep.hop)
+
+
 def _sweep(
     job: Job, schedules: list[str], latencies: list[str], plot: str | None, output: str | None, as_json: bool
 ) -> None:
@@ -201,9 +213,5 @@ def _sweep(
     sweep = latency_sweep(schedules or ["gpipe", "one_f_one_b"], shape, points, hop=hop_of(job))
     save_table(sweep, output)
     if plot:
-        from simulator.report.comparison_plot import plot_latency_sweep
-
-        bubbles = {name: sweep.bubble[i].tolist() for i, name in enumerate(sweep.names)}
-        turns = [turn.latency for turn in sweep.turns if turn.wins]
-        wrote(plot_latency_sweep(sweep.latencies, bubbles, turns, plot, sweep.hop))
+        wrote(draw_sweep(sweep, plot))
     print_answer(sweep, "latency_sweep", as_json)
