@@ -8,11 +8,12 @@ spearman = mean over sweeps of the rank correlation of predicted and measured
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from simulator.hardware.run_residuals import Unknown
 from simulator.program.program import CATEGORIES
@@ -269,22 +270,23 @@ def _absolute(outcomes: Sequence[Outcome]) -> list[float]:
     return [UNPREDICTED_ERROR if o.error is None else abs(o.error) for o in outcomes]
 
 
-def _of(function: Any, values: Sequence[Any]) -> float | None:
+def _of(function: Callable[[NDArray[np.float64]], np.floating], values: Sequence[float]) -> float | None:
     return float(function(np.array(values, float))) if len(values) else None
 
 
-def _rank_correlation(a: Any, b: Any) -> float:
-    ranks = [_ranks(a), _ranks(b)]
-    if any(r.std() == 0 for r in ranks):
+def _rank_correlation(a: NDArray[np.float64], b: NDArray[np.float64]) -> float:
+    ranks = np.stack([_ranks(a), _ranks(b)])
+    if any(ranks.std(axis=1) == 0):
         return 0.0
-    return float(np.corrcoef(ranks)[0, 1])
+    return float(np.atleast_2d(np.corrcoef(ranks))[0, 1])
 
 
-def _ranks(values: Any) -> Any:
+def _ranks(values: NDArray[np.float64]) -> NDArray[np.float64]:
     """Ranks from 0; equal values share the mean of theirs."""
     _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
     last = np.cumsum(counts)
-    return ((last - counts + last - 1) / 2.0)[place]
+    middle: NDArray[np.float64] = (last - counts + last - 1) / 2.0
+    return middle[place]
 
 
 def _verdicts(outcomes: Sequence[Outcome]) -> dict[str, float | int | None]:

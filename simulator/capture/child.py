@@ -172,7 +172,7 @@ def _has_torch() -> bool:
 _MEMORY = ". Way out: run it by itself with python to see why; tensors made before the recorder starts (in numpy, say) need real memory"
 
 
-def _run(tasks: Sequence[dict[str, Any]], end: float, seconds: float, target: str) -> list[str]:
+def _run(tasks: Sequence[dict[str, object]], end: float, seconds: float, target: str) -> list[str]:
     """Return what each child wrote; they and all their children are gone then."""
     children: list[_Child] = []
     try:

@@ -6,7 +6,6 @@ A message is the largest buffer of a rank, as in `simulator.collectives.base`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from simulator.capture.operators import tensors_in
 
@@ -60,7 +59,7 @@ SENT = ("input_tensor", "input", "input_tensors", "inputs", "tensors", "self", "
 BARRIERS = ("c10d.barrier", "c10d.monitored_barrier_")
 
 
-def message_of(name: str, arguments: Mapping[str, Any], outputs: list[Any], ranks: int) -> tuple[float, str]:
+def message_of(name: str, arguments: Mapping[str, object], outputs: list[object], ranks: int) -> tuple[float, str]:
     """Return bytes and number format of the largest buffer of a rank.
 
     Args:
@@ -81,5 +80,5 @@ def message_of(name: str, arguments: Mapping[str, Any], outputs: list[Any], rank
     return max(into, sent, made), dtype
 
 
-def _total(arguments: Mapping[str, Any], names: tuple[str, ...]) -> float:
+def _total(arguments: Mapping[str, object], names: tuple[str, ...]) -> float:
     return sum(t.bytes for name in names if name in arguments for t in tensors_in(arguments[name]))

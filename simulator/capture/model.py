@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
 
 from simulator.capture.record import Capture, Event
 from simulator.capture.rows import block_of
@@ -21,7 +20,7 @@ __all__ = ["model_fields"]
 Shapes = Mapping[str, tuple[int, ...]]
 
 
-def model_fields(capture: Capture, name: str) -> tuple[dict[str, Any], list[str]]:
+def model_fields(capture: Capture, name: str) -> tuple[dict[str, object], list[str]]:
     """Return the fields of a model file, and what was assumed.
 
     Args:
@@ -89,7 +88,7 @@ def _tables(events: list[Event], shapes: Shapes, script: str) -> tuple[int, int,
     return tables[0][0], tables[0][1], next((shape[0] for shape in tables[1:] if shape[1] == tables[0][1]), 0)
 
 
-def _layer(events: list[Event], hidden: int, script: str) -> dict[str, Any]:
+def _layer(events: list[Event], hidden: int, script: str) -> dict[str, object]:
     """Heads and widths of a layer, from its products around the attention kernel."""
     kernel = next((place for place, event in enumerate(events) if event.work == "attention"), None)
     if kernel is None:

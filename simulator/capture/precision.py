@@ -12,7 +12,7 @@ from typing import Any
 __all__ = ["mix_precision"]
 
 
-def mix_precision(wait: Callable[[Any], None]) -> None:
+def mix_precision(wait: Callable[[object], None]) -> None:
     """Put the stand-ins in place.
 
     Args:
@@ -24,12 +24,12 @@ def mix_precision(wait: Callable[[Any], None]) -> None:
     enter, begin = autocast.__init__, scaler.__init__
 
     @functools.wraps(enter)
-    def entered(mine: Any, device_type: str, dtype: Any = None, *arguments: Any, **options: Any) -> None:
+    def entered(mine: object, device_type: str, dtype: object = None, *arguments: object, **options: object) -> None:
         format = dtype or torch.get_autocast_dtype(device_type)
         enter(mine, "cpu" if device_type == "cuda" else device_type, format, *arguments, **options)
 
     @functools.wraps(begin)
-    def begun(mine: Any, device: str = "cuda", *arguments: Any, **options: Any) -> None:
+    def begun(mine: object, device: str = "cuda", *arguments: object, **options: object) -> None:
         begin(mine, "cpu" if device == "cuda" else device, *arguments, **options)
 
     def stepped(mine: Any, optimizer: Any, state: dict[str, Any], *arguments: Any, **options: Any) -> Any:

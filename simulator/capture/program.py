@@ -20,6 +20,7 @@ from simulator.errors import SpecError
 from simulator.plan.framework import load_framework
 from simulator.program.builder import ProgramBuilder
 from simulator.program.calls import read_call
+from simulator.program.operator_table import operator_table
 from simulator.program.prices import account_of
 from simulator.program.program import (
     COLLECTIVE,
@@ -27,7 +28,6 @@ from simulator.program.program import (
     EAGER,
     TRANSFER,
     Link,
-    OperatorTable,
     Program,
     Segment,
     Tensor,
@@ -184,37 +184,20 @@ def _operator(event: Event, spans: Sequence[tuple[str, ...]]) -> tuple[Any, ...]
     )  # fmt: skip
 
 
+_COLUMNS = (
+    "label", "kind", "work", "shape", "call", "dtype", "flops", "read", "written", "message", "group", "phase", "launches",
+)  # fmt: skip
+"""Columns of an operator as `_operator` gives them."""
+
+
 def _segment(key: tuple[Any, ...]) -> Segment:
     _, name, side, last, operators = key
-    columns = list(zip(*operators, strict=True))
-    label, kind, work, shape, call, dtype, flops, read, written, message, group, phase, launches = columns
+    columns = dict(zip(_COLUMNS, zip(*operators, strict=True), strict=True))
     n = len(operators)
-    table = OperatorTable(
-        name=name,
-        label=label,
-        kind=_fixed(kind, np.int8),
-        work=work,
-        shape=_fixed(shape, np.int64),
-        call=tuple(read_call(word, name) for word in call),
-        dtype=dtype,
-        flops=_fixed(flops, np.float64),
-        read=_fixed(read, np.float64),
-        written=_fixed(written, np.float64),
-        message=_fixed(message, np.float64),
-        group=group,
-        phase=phase,
-        launches=_fixed(launches, np.int64),
-        part=("",) * n,
-        beside=_fixed([-1] * n, np.int32),
-        captured=_fixed([EAGER] * n, np.int8),
-    )
+    columns["call"] = tuple(read_call(word, name) for word in columns["call"])
+    columns |= {"part": ("",) * n, "beside": (-1,) * n, "captured": (EAGER,) * n}
+    table = operator_table(name, columns)
     return Segment(name=name, pieces=((table, 1),), phase=side, synchronises=last)
-
-
-def _fixed(values: Any, dtype: Any) -> Any:
-    array = np.array(values, dtype)
-    array.flags.writeable = False
-    return array
 
 
 # ---- memory ----

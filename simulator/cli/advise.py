@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from simulator.cli.options import ClusterOption, JobArgument, JsonOption, ModelOption, SetOption, quantity, read_job
-from simulator.cli.output import print_json, print_sections, tell_compiling, telling
+from simulator.cli.output import print_answer, tell_compiling, telling
 from simulator.errors import SpecError
 
 __all__ = ["command"]
@@ -41,7 +41,4 @@ def command(
     tell_compiling()
     with telling() as tell:
         guide = advise(the_job, fit_probability, tell)
-    if as_json:
-        print_json(guide.to_dict(), "advise")
-    else:
-        print_sections(guide.sections())
+    print_answer(guide, "advise", as_json)

@@ -20,14 +20,17 @@ from simulator.cli.options import (
     run_own_schedules,
     words,
 )
-from simulator.cli.output import claim_table, print_json, print_sections, save_table, tell_compiling, wrote
+from simulator.cli.output import claim_table, print_answer, save_table, tell_compiling, wrote
 from simulator.errors import SpecError, UnknownNameError
 from simulator.report.save_picture import check_picture
 
 if TYPE_CHECKING:
-    from simulator.job import Job
+    from pathlib import Path
 
-__all__ = ["command", "latency_points"]
+    from simulator.job import Job
+    from simulator.studies.latency_sweep import LatencySweep
+
+__all__ = ["command", "draw_sweep", "latency_points"]
 
 
 def command(
@@ -134,10 +137,7 @@ def command(
         from simulator.report.schedule_plot import plot_schedules
 
         wrote(plot_schedules(comparison.predicted, figure, comparison.title))
-    if as_json:
-        print_json(comparison.to_dict(), "compare")
-    else:
-        print_sections(comparison.sections())
+    print_answer(comparison, "compare", as_json)
 
 
 def _schedules(text: str | None) -> list[str]:
@@ -176,10 +176,7 @@ def _scale(
             for c in found.curves
         ]
         wrote(plot_scaling(curves, plot, f"{found.name}, {found.mode} scaling"))
-    if as_json:
-        print_json(found.to_dict(), "scaling")
-    else:
-        print_sections(found.sections())
+    print_answer(found, "scaling", as_json)
 
 
 def latency_points(texts: list[str]) -> list[float]:
@@ -192,6 +189,15 @@ def latency_points(texts: list[str]) -> list[float]:
         return [float(word) for word in texts]
     except ValueError:
         raise SpecError(f"--latency-sweep: expected numbers such as 0,0.1,0.2, got {','.join(texts)[:80]!r}") from None
+
+
+def draw_sweep(sweep: LatencySweep, path: str) -> Path:
+    """Draw the bubble of schedules over latencies into a file."""
+    from simulator.report.comparison_plot import plot_latency_sweep
+
+    bubbles = {name: sweep.bubble[i].tolist() for i, name in enumerate(sweep.names)}
+    turns = [turn.latency for turn in sweep.turns if turn.wins]
+    return plot_latency_sweep(sweep.latencies, bubbles, turns, path, sweep.hop)
 
 
 def _sweep(
@@ -207,12 +213,5 @@ def _sweep(
     sweep = latency_sweep(schedules or ["gpipe", "one_f_one_b"], shape, points, hop=hop_of(job))
     save_table(sweep, output)
     if plot:
-        from simulator.report.comparison_plot import plot_latency_sweep
-
-        bubbles = {name: sweep.bubble[i].tolist() for i, name in enumerate(sweep.names)}
-        turns = [turn.latency for turn in sweep.turns if turn.wins]
-        wrote(plot_latency_sweep(sweep.latencies, bubbles, turns, plot, sweep.hop))
-    if as_json:
-        print_json(sweep.to_dict(), "latency_sweep")
-    else:
-        print_sections(sweep.sections())
+        wrote(draw_sweep(sweep, plot))
+    print_answer(sweep, "latency_sweep", as_json)

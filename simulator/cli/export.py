@@ -121,8 +121,8 @@ def _write_chakra(job: Job, prefix: str) -> None:
 
 
 def _torch(job: Job, comms: bool) -> str:
-    from simulator.lowering import resolve
+    from simulator.lowering import resolve_on
     from simulator.schedules.torch_comms import torch_file
 
-    resolved = resolve(job.workload, job.plan, job.cluster.world_size, f"cluster {job.cluster.name!r}")
+    resolved = resolve_on(job.workload, job.plan, job.cluster)
     return torch_file(resolved.schedule, resolved.shape, comms)

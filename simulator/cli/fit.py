@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from simulator.cli.options import ForceOption, JsonOption, SetOption, read_job
-from simulator.cli.output import claim, print_json, print_sections, tell_compiling, telling, wrote
+from simulator.cli.output import claim, print_answer, tell_compiling, telling, wrote
 from simulator.errors import SpecError
 from simulator.specs import write_text
 
@@ -56,10 +56,7 @@ def command(
             found = fewest_gpus(job, asked, held, fit_probability, tell)
         else:
             found = largest_of(job, largest, asked, held, fit_probability, tell)
-    if as_json:
-        print_json(found.to_dict(), "fit")
-    else:
-        print_sections(found.sections())
+    print_answer(found, "fit", as_json)
     if output:
         from simulator.search.job_text import job_text
 

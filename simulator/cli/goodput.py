@@ -23,8 +23,7 @@ from simulator.cli.output import (
     check_ending,
     claim_table,
     note,
-    print_json,
-    print_sections,
+    print_answer,
     save_table,
     tell_compiling,
     wrote,
@@ -78,10 +77,7 @@ def command(
         from simulator.goodput.picture import write_goodput_page
 
         wrote(write_goodput_page(found, report))
-    if as_json:
-        print_json(found.to_dict(), "goodput")
-    else:
-        print_sections(found.sections())
+    print_answer(found, "goodput", as_json)
     if found.stopped:
         note(f"stopped after {len(found.runs):,} of {samples:,} runs; the answer is of these")
         raise typer.Exit(INTERRUPTED)

@@ -9,9 +9,9 @@ import os
 import shutil
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from simulator.errors import SpecError
 from simulator.report.table import Section, plain_bars, render_sections
@@ -30,6 +30,7 @@ __all__ = [
     "json_text",
     "line_width",
     "note",
+    "print_answer",
     "print_json",
     "print_sections",
     "save_table",
@@ -45,7 +46,7 @@ TRACE = (".json", ".json.gz")
 """Endings of pages and of Chrome traces."""
 
 
-def print_json(answer: dict[str, Any], kind: str) -> None:
+def print_json(answer: dict[str, object], kind: str) -> None:
     """Print one JSON object on standard output; numbers that JSON lacks (NaN, infinity) become null."""
     print(json_text(answer, kind))
 
@@ -68,6 +69,24 @@ def print_sections(sections: Iterable[Section]) -> None:
     except UnicodeEncodeError:
         text = plain_bars(text)
     print(text)
+
+
+class Told(Protocol):
+    """An answer that has a JSON form and one to read."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as JSON has it."""
+
+    def sections(self) -> Sequence[Section]:
+        """Return it as text."""
+
+
+def print_answer(found: Told, kind: str, as_json: bool) -> None:
+    """Print an answer as one JSON object, or as text."""
+    if as_json:
+        print_json(found.to_dict(), kind)
+    else:
+        print_sections(found.sections())
 
 
 def line_width() -> int | None:

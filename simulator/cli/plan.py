@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from simulator.cli.options import ForceOption, JsonOption, numbers, quantity, words
-from simulator.cli.output import claim, print_json, print_sections, wrote
+from simulator.cli.output import claim, print_answer, wrote
 
 __all__ = ["command"]
 
@@ -108,9 +108,6 @@ def command(
             f"{graph}: {the_problem.name}",
             the_problem.objective,
         )
-    if as_json:
-        print_json(planned.to_dict(), "plan")
-    else:
-        print_sections(planned.sections())
+    print_answer(planned, "plan", as_json)
     if plot:
         wrote(plot)

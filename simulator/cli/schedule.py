@@ -203,7 +203,7 @@ def _sweep(
     names: list[str], shape: Shape, times: tuple[Times, Times, Times], latencies: str, form: str, output: str | None
 ) -> None:
     """The bubble of schedules by the time of a message."""
-    from simulator.cli.compare import latency_points
+    from simulator.cli.compare import draw_sweep, latency_points
     from simulator.report.table import render_sections
     from simulator.studies.latency_sweep import latency_sweep
 
@@ -213,11 +213,7 @@ def _sweep(
     if form == "actions":
         raise SpecError("--format actions lists the actions of schedules, but a sweep times many. Use --format table")
     if form == "png":
-        from simulator.report.comparison_plot import plot_latency_sweep
-
-        bubbles = {name: sweep.bubble[i].tolist() for i, name in enumerate(sweep.names)}
-        turns = [turn.latency for turn in sweep.turns if turn.wins]
-        wrote(plot_latency_sweep(sweep.latencies, bubbles, turns, output or "schedule.png"))
+        wrote(draw_sweep(sweep, output or "schedule.png"))
     else:
         text = render_sections(sweep.sections(), width=line_width()) if form == "ascii" else ""
         _give(sweep, text, [], form, output, "compiled", "latency_sweep")

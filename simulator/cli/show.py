@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from simulator.cli.options import JsonOption, SetOption
-from simulator.cli.output import print_json, print_sections
+from simulator.cli.output import print_answer, print_json
 from simulator.errors import SpecError, UnknownNameError
 
 __all__ = ["command"]
@@ -54,7 +54,4 @@ def command(
         print(json.dumps(json_schema(name), indent=2))
         return
     shown = show_member(kind, name, settings or ())
-    if as_json:
-        print_json(shown.to_dict(), "show")
-    else:
-        print_sections(shown.sections())
+    print_answer(shown, "show", as_json)

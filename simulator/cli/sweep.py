@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from simulator.cli.options import ForceOption, JsonOption, TableOption
-from simulator.cli.output import INTERRUPTED, claim_table, print_json, print_sections, save_table, telling, wrote
+from simulator.cli.output import INTERRUPTED, claim_table, print_answer, save_table, telling, wrote
 from simulator.errors import SpecError
 from simulator.report.save_picture import check_picture
 
@@ -58,9 +58,6 @@ def command(
             from simulator.report.sweep_plot import plot_sweep
 
             wrote(plot_sweep(found.records(), [field for field, _ in the_study.vary], plot, the_study.name))
-        if as_json:
-            print_json(found.to_dict(), "sweep")
-        else:
-            print_sections(found.sections())
+        print_answer(found, "sweep", as_json)
     if found.stopped:
         raise typer.Exit(INTERRUPTED)

@@ -107,13 +107,7 @@ class NvlsTree(Collective):
     def phases(self, kind: str, place: GroupPlacement) -> tuple[Phase, ...]:
         """Return the sums in each node, the way up and down the tree of nodes, and the copies in each node."""
         climb = [_climb(place, depth) for depth in range(_depth(place.nodes), 0, -1)]
-        down = [
-            tuple(
-                Transfer(sources=t.destinations, destinations=t.sources, parts=t.parts, fraction=t.fraction)
-                for t in phase
-            )
-            for phase in reversed(climb)
-        ]
+        down = [tuple(transfer.back() for transfer in phase) for phase in reversed(climb)]
         return (_to_owners(place), *climb, *down, _to_all(place))
 
 

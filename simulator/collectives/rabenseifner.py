@@ -12,7 +12,7 @@ import numpy as np
 
 from simulator.collectives.base import Phase, Transfer
 from simulator.collectives.plain import PlainCollective
-from simulator.collectives.recursive_doubling import core_of, fold
+from simulator.collectives.recursive_doubling import core_of, fold, fold_rounds
 from simulator.collectives.rounds import Pattern, Round
 from simulator.hardware.fabric import GroupPlacement
 
@@ -62,18 +62,13 @@ class Rabenseifner(PlainCollective):
 
     def patterns(self, kind: str, place: GroupPlacement) -> tuple[Round, ...]:
         """Return the exchanges as arrays."""
-        core, n = np.array(core_of(place.ranks)), place.ranks
+        core = np.array(core_of(place.ranks))
         halve: list[Round] = []
         for bit in range(len(core).bit_length() - 1):
             halve.append((Pattern.pairs(core, core[np.arange(len(core)) ^ (1 << bit)], 0.5 / (1 << bit)), 1))
         if kind == "reduce_scatter":
             return tuple(halve)
-        out = halve + halve[::-1]
-        extra = np.arange(n - len(core))
-        if len(extra):
-            out.insert(0, (Pattern.pairs(2 * extra, 2 * extra + 1, 1.0), 1))
-            out.append((Pattern.pairs(2 * extra + 1, 2 * extra, 1.0), 1))
-        return tuple(out)
+        return fold_rounds(place.ranks, (*halve, *reversed(halve)))
 
 
 def _ways(kind: str) -> int:

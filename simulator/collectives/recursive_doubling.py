@@ -10,12 +10,14 @@ n is no power of two, as many ranks as there are too many first hand their messa
 
 from __future__ import annotations
 
+import numpy as np
+
 from simulator.collectives.base import Phase, Transfer
 from simulator.collectives.plain import PlainCollective
 from simulator.collectives.rounds import Pattern, Round
 from simulator.hardware.fabric import GroupPlacement
 
-__all__ = ["RecursiveDoubling", "core_of", "fold"]
+__all__ = ["RecursiveDoubling", "core_of", "fold", "fold_rounds"]
 
 
 class RecursiveDoubling(PlainCollective):
@@ -53,18 +55,12 @@ class RecursiveDoubling(PlainCollective):
 
     def patterns(self, kind: str, place: GroupPlacement) -> tuple[Round, ...]:
         """Return the exchanges as arrays."""
-        import numpy as np
-
         core, n = np.array(core_of(place.ranks)), place.ranks
         out: list[Round] = []
         for bit in range(len(core).bit_length() - 1):
             share = (1 << bit) / n if kind == "all_gather" else 1.0
             out.append((Pattern.pairs(core, core[np.arange(len(core)) ^ (1 << bit)], share), 1))
-        extra = np.arange(n - len(core))
-        if len(extra):
-            out.insert(0, (Pattern.pairs(2 * extra, 2 * extra + 1, 1.0), 1))
-            out.append((Pattern.pairs(2 * extra + 1, 2 * extra, 1.0), 1))
-        return tuple(out)
+        return fold_rounds(n, tuple(out))
 
 
 def core_of(ranks: int) -> tuple[int, ...]:
@@ -85,6 +81,14 @@ def fold(ranks: int, phases: tuple[Phase, ...], parts: tuple[int, ...]) -> tuple
         return phases
     give = tuple(_exchange(2 * i, 2 * i + 1, parts, 1.0, True) for i in range(aside))
     return (give, *phases, tuple(transfer.back() for transfer in give))
+
+
+def fold_rounds(ranks: int, rounds: tuple[Round, ...]) -> tuple[Round, ...]:
+    """Return what `fold` does, of phases as arrays."""
+    aside = 2 * np.arange(ranks - len(core_of(ranks)))
+    if not len(aside):
+        return rounds
+    return ((Pattern.pairs(aside, aside + 1, 1.0), 1), *rounds, (Pattern.pairs(aside + 1, aside, 1.0), 1))
 
 
 def _exchange(source: int, destination: int, parts: tuple[int, ...], share: float, combines: bool) -> Transfer:

@@ -107,7 +107,7 @@ class Tree(Collective):
             for phase in up
         ]
         climb = chain + [self._climb(place, height) for height in range(_height(place.nodes))]
-        return tuple(climb) + tuple(tuple(_back(t) for t in phase) for phase in reversed(climb))
+        return tuple(climb) + tuple(tuple(transfer.back() for transfer in phase) for phase in reversed(climb))
 
     @staticmethod
     def _climb(place: GroupPlacement, height: int) -> Phase:
@@ -171,13 +171,3 @@ def _heights(parents: tuple[int, ...]) -> list[int]:
 def _height(nodes: int) -> int:
     """Return the height of the root; both trees have the same."""
     return max(_heights(binary_tree(nodes)))
-
-
-def _back(transfer: Transfer) -> Transfer:
-    """Return the same way down: the finished sum."""
-    return Transfer(
-        sources=transfer.destinations,
-        destinations=transfer.sources,
-        parts=transfer.parts,
-        fraction=transfer.fraction,
-    )

@@ -12,11 +12,10 @@ from simulator.hardware.cluster import Cluster
 from simulator.lowering.exchanges import EXCHANGES
 from simulator.plan.framework import Framework
 from simulator.program.prices import account_of
+from simulator.program.program import Axes
 from simulator.remembered import kept
 
-__all__ = ["Axes", "Desk", "desk_of"]
-
-Axes = tuple[tuple[str, int], ...]
+__all__ = ["Desk", "desk_of"]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

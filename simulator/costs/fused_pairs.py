@@ -22,16 +22,15 @@ import numpy as np
 from simulator.costs.tables import Machine, price_table, slowed_in_a_layer
 from simulator.program.calls import EXCHANGED, NodeExchange
 from simulator.program.prices import account_of
-from simulator.program.program import COLLECTIVE, IN_STEP_GRAPH, OperatorTable
+from simulator.program.program import COLLECTIVE, IN_STEP_GRAPH, Axes, OperatorTable, Pieces
 
 __all__ = ["handed_over", "hidden_seconds"]
 
-Pieces = tuple[tuple[OperatorTable, int], ...]
 Node = tuple[bool, float]
 """Whether it is an exchange, and how long it takes alone [s]."""
 
 
-def hidden_seconds(first: Pieces, second: Pieces, machine: Machine, axes: tuple[tuple[str, int], ...]) -> float:
+def hidden_seconds(first: Pieces, second: Pieces, machine: Machine, axes: Axes) -> float:
     """Return how much sooner a pair ends than the layers of its two segments one after the other [s].
 
     Args:
@@ -52,7 +51,7 @@ def _held_back(pieces: Pieces, machine: Machine) -> float:
     return max(slowed_in_a_layer(machine)) - 1.0
 
 
-def handed_over(first: Pieces, second: Pieces, machine: Machine, axes: tuple[tuple[str, int], ...]) -> int:
+def handed_over(first: Pieces, second: Pieces, machine: Machine, axes: Axes) -> int:
     """Return how many parts of a pair's layers the host starts one by one: on a stream of its own, with an event to wait for and one to
     set, its inputs cut from the graph of gradients, and backward by a run of the engine of its own (core/pipeline_parallel/utils.py,
     ScheduleNode).  None of what a graph of the whole step holds."""
@@ -63,7 +62,7 @@ def handed_over(first: Pieces, second: Pieces, machine: Machine, axes: tuple[tup
     )
 
 
-def _chain(pieces: Pieces, machine: Machine, axes: tuple[tuple[str, int], ...]) -> list[Node]:
+def _chain(pieces: Pieces, machine: Machine, axes: Axes) -> list[Node]:
     """The parts of a segment, in order."""
     out: list[Node] = []
     for table, count in pieces:
@@ -72,7 +71,7 @@ def _chain(pieces: Pieces, machine: Machine, axes: tuple[tuple[str, int], ...]) 
 
 
 @functools.lru_cache(maxsize=4096)
-def _nodes(table: OperatorTable, machine: Machine, axes: tuple[tuple[str, int], ...]) -> tuple[Node, ...]:
+def _nodes(table: OperatorTable, machine: Machine, axes: Axes) -> tuple[Node, ...]:
     """The parts of a layer: cut at the exchanges of experts' rows, each with its weights and with kernels of its own that sort rows;
     all other collectives belong to the compute they interrupt."""
     seconds = price_table(table, machine, axes).rows

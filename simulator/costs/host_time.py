@@ -35,12 +35,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.costs.tables import Axes, Machine, TablePrice, price_table
+from simulator.costs.tables import Machine, TablePrice, price_table
 from simulator.hardware.coefficients import load_cost_table
 from simulator.hardware.host import host_pace, load_host_coefficients
 from simulator.plan.framework import Framework
 from simulator.program.calls import EXCHANGED, NodeExchange, Traffic, waits
-from simulator.program.program import COLLECTIVE, EAGER, IN_LAYER_GRAPH, IN_STEP_GRAPH, OperatorTable
+from simulator.program.program import COLLECTIVE, EAGER, IN_LAYER_GRAPH, IN_STEP_GRAPH, Axes, OperatorTable
 from simulator.remembered import hashed_once
 from simulator.units import BYTES_PER_ELEMENT
 

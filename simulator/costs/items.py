@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from simulator.collectives import collective_seconds, with_servers
 from simulator.collectives.crossing import placed_alike
-from simulator.costs.desk import Axes, Desk
+from simulator.costs.desk import Desk
 from simulator.costs.fused_pairs import handed_over, hidden_seconds
 from simulator.costs.host import host_seconds
 from simulator.costs.host_time import HostTimes, table_time
@@ -27,7 +27,17 @@ from simulator.hardware.fabric import Fabric, GroupPlacement, place_group, place
 from simulator.hardware.host import Host, host_of
 from simulator.program.calls import SYNCHRONISED
 from simulator.program.prices import ACCOUNTS, BLOCKED, HOST_BOUND, HOST_CLASS, RESOURCE_KINDS, PriceClass
-from simulator.program.program import COPY, TRANSFER, FusedSegment, Link, OperatorTable, Segment, Served
+from simulator.program.program import (
+    COPY,
+    TRANSFER,
+    Axes,
+    FusedSegment,
+    Item,
+    OperatorTable,
+    Pieces,
+    Segment,
+    Served,
+)
 
 __all__ = ["ItemPrice", "price_classes", "price_item"]
 
@@ -37,7 +47,6 @@ HOST_SIGMA = 0.3
 SMALL_WAIT = 0.05
 """A block that waits for its host for less than this part of its kernels' time is not called host-bound."""
 
-Pieces = tuple[tuple[OperatorTable, int], ...]
 _CLASSES: dict[PriceClass, int] = {}
 """Numbers of the price classes met so far, of which there are few."""
 
@@ -107,7 +116,7 @@ def price_classes() -> list[PriceClass]:
     return list(_CLASSES)
 
 
-def price_item(item: Segment | FusedSegment | Link, desk: Desk, place: GroupPlacement | None = None) -> ItemPrice:
+def price_item(item: Item, desk: Desk, place: GroupPlacement | None = None) -> ItemPrice:
     """Return the price of an item.
 
     Args:

@@ -17,7 +17,7 @@ from simulator.hardware.cluster import Cluster
 from simulator.hardware.fabric import GroupPlacement
 from simulator.plan.framework import load_framework
 from simulator.program.prices import ACCOUNTS, RESOURCE_KINDS, ByClass, PriceClass, Prices
-from simulator.program.program import FusedSegment, Link, Program, Segment
+from simulator.program.program import Item, Program, Segment
 from simulator.program.ragged import ranges
 
 __all__ = ["Placed", "price", "price_placed"]
@@ -48,7 +48,7 @@ def price(program: Program, cluster: Cluster) -> Prices:
 class Placed(NamedTuple):
     """An item, the desk on which it is priced, and where it lies if its mesh does not say so."""
 
-    item: Segment | FusedSegment | Link
+    item: Item
     desk: Desk
     place: GroupPlacement | None = None
 

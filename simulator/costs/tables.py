@@ -11,7 +11,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,7 +42,7 @@ from simulator.hardware.interference import load_interference
 from simulator.hardware.parts import NORMAL, Pace
 from simulator.program.calls import EXCHANGED, AttentionCall, Call, Convolved, NodeExchange, Product, Timed, Traffic
 from simulator.program.prices import ACCOUNTS, RESOURCE_KINDS, PriceClass, account_of
-from simulator.program.program import COLLECTIVE, COMPUTE, OperatorTable
+from simulator.program.program import COLLECTIVE, COMPUTE, Axes, OperatorTable
 from simulator.units import BYTES_PER_ELEMENT
 
 __all__ = ["ClassTime", "Machine", "TablePrice", "machine_of", "mesh_of", "overlapped", "price_table"]
@@ -108,7 +108,6 @@ def _named_calibrations(cluster: Cluster) -> dict[str, str]:
 
 
 Ints = NDArray[np.int64]
-Axes = tuple[tuple[str, int], ...]
 
 
 @dataclass(slots=True)
@@ -339,7 +338,7 @@ _MOST_PRODUCTS = 65536
 
 
 @functools.lru_cache(maxsize=64)
-def _products(gpu: Gpu, numbers: GemmCoefficients) -> dict[tuple[Any, ...], list[float]]:
+def _products(gpu: Gpu, numbers: GemmCoefficients) -> dict[tuple[object, ...], list[float]]:
     """Seconds and sigma of the products priced so far."""
     return {}
 
@@ -390,7 +389,7 @@ def _collective(
     table: OperatorTable,
     i: int,
     machine: Machine,
-    axes: tuple[tuple[str, int], ...],
+    axes: Axes,
     seconds: NDArray[np.float64],
     classes: dict[PriceClass, ClassTime],
 ) -> Iterator[str]:

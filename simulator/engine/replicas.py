@@ -39,7 +39,7 @@ class ReplicaEngine:
         width = mesh.count
         groups = mesh.groups or (np.zeros(width, np.int64),)
         self.groups = np.ascontiguousarray(np.stack(groups), np.int32)
-        self.columns: tuple[Any, ...] = (
+        self.columns: tuple[object, ...] = (
             np.ascontiguousarray(program.stream_offsets, np.int64),
             np.ascontiguousarray(program.previous, np.int32),
             np.ascontiguousarray(program.after_offsets, np.int64),

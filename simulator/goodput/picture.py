@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from simulator.goodput.answer import Goodput
 from simulator.goodput.readable import Phase, trace_run
+from simulator.goodput.run_model import Floats
 from simulator.html.page import page_html, picture_html
 from simulator.report.save_picture import check_picture, save_picture
 from simulator.report.table import percent, sections_html
@@ -17,6 +18,9 @@ from simulator.specs import write_text
 from simulator.units import in_unit
 
 __all__ = ["plot_goodput", "write_goodput_page"]
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 _COLOURS = {
     "run": "#7db7e8",
@@ -72,7 +76,7 @@ def write_goodput_page(found: Goodput, path: str | Path) -> Path:
     return Path(path)
 
 
-def _draw_run(axis: Any, found: Goodput) -> None:
+def _draw_run(axis: Axes, found: Goodput) -> None:
     """The run of median length: a column per stretch of time, filled by what it was spent on; above it the work that lasts."""
     wall = found.runs.wall
     middle = int(np.argsort(found.runs.goodput, kind="stable")[len(wall) // 2])
@@ -109,16 +113,16 @@ def _lost_again(phases: list[Phase]) -> list[tuple[float, float]]:
     return out[::-1]
 
 
-def _coverage(edges: np.ndarray[Any, Any], spans: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def _coverage(edges: Floats, spans: Floats) -> Floats:
     """Part of each interval between edges that stretches of time cover; they do not overlap."""
     moments = spans.reshape(-1)
     covered = np.concatenate([[0.0], np.cumsum(np.diff(moments) * (np.arange(len(moments) - 1) % 2 == 0))])
     passed = np.interp(edges, moments, covered, left=0.0, right=covered[-1])
-    out: np.ndarray[Any, Any] = np.diff(passed) / np.diff(edges)
+    out: Floats = np.diff(passed) / np.diff(edges)
     return out
 
 
-def _draw_time(axis: Any, found: Goodput) -> None:
+def _draw_time(axis: Axes, found: Goodput) -> None:
     """Lost time by account, mean over all runs, with the failures that cost most."""
     wall = float(found.runs.wall.mean())
     parts = {name: seconds / wall for name, seconds in found.lost.items() if seconds > 0.0}
@@ -135,7 +139,7 @@ def _draw_time(axis: Any, found: Goodput) -> None:
     axis.spines[["top", "right"]].set_visible(False)
 
 
-def _draw_levers(axis: Any, found: Goodput) -> None:
+def _draw_levers(axis: Axes, found: Goodput) -> None:
     """What single changes would buy, largest on top."""
     levers = found.levers[:_MOST_LEVERS][::-1]
     saves = [in_unit(lever.saves, "d", "s") for lever in levers]

@@ -30,7 +30,7 @@ CAUSES = ("gpus", "compute", "collectives", "messages", "lengths", "pauses")
 _MOST_SIGMA, _MOST_FACTOR, _MOST_FACTORS = 3.0, 1000.0, 10_000
 
 
-def _spread(value: Any) -> float | tuple[float, ...]:
+def _spread(value: object) -> float | tuple[float, ...]:
     """A number or a list of numbers in range."""
 
     def number(one: Any) -> float:

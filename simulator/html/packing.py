@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["TICKS", "numbers", "pack", "ticks"]
+__all__ = ["TICKS", "gaps", "lane_starts", "numbers", "pack", "ticks"]
 
 TICKS = 2**32 - 2
 """Parts into which a page cuts the time it shows: an hour to the microsecond, in 32 bits."""
@@ -27,6 +27,22 @@ def ticks(seconds: NDArray[np.float64], whole: float) -> NDArray[np.uint32]:
     return np.rint(part * TICKS).astype(np.uint32)
 
 
+def lane_starts(rank: NDArray[Any], lane: NDArray[Any]) -> NDArray[np.int64]:
+    """Return at which of the entries, which are in order of rank and lane, another rank or lane begins."""
+    return np.flatnonzero((np.diff(rank, prepend=-1) != 0) | (np.diff(lane, prepend=-1) != 0))
+
+
+def gaps(begin: NDArray[np.uint32], starts: NDArray[np.int64]) -> NDArray[np.uint32]:
+    """Return the ticks from each begin to the next in its lane, modulo 2^32; of the first in a lane from 0.
+
+    Args:
+        starts: see `lane_starts`.
+    """
+    gap = np.diff(begin.astype(np.int64), prepend=0)
+    gap[starts] = begin[starts]
+    return gap.view(np.uint64).astype(np.uint32)
+
+
 def numbers(values: NDArray[Any]) -> NDArray[np.uint32]:
     """Return whole numbers as a page has them: those below zero, which mean nothing, as the largest there is.
 
@@ -36,7 +52,7 @@ def numbers(values: NDArray[Any]) -> NDArray[np.uint32]:
     return np.where(values < 0, 2**32 - 1, values.astype(np.int64)).astype(np.uint32)
 
 
-def pack(columns: Mapping[str, NDArray[Any]], level: int = 6) -> dict[str, Any]:
+def pack(columns: Mapping[str, NDArray[Any]], level: int = 6) -> dict[str, object]:
     """Return columns as {"columns": [[name, type, length], ...], "data": base64 of the deflated bytes}.
 
     Args:

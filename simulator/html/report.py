@@ -8,7 +8,6 @@ the answer rests on.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,7 @@ from simulator.report.schema import SCHEMA_VERSION
 from simulator.report.summary import headline, unseen_words
 from simulator.report.table import Section, sections_html
 from simulator.specs import write_text
-from simulator.studies.explanation import explain, from_peak_to_step
+from simulator.studies.explanation import explain, from_peak_to_step, leaving_nodes
 from simulator.studies.measured import class_seconds
 
 __all__ = ["SCRIPTS", "answer_data", "breakdown_data", "report_data", "write_report"]
@@ -118,13 +117,12 @@ def breakdown_data(prediction: Prediction, ranks: Sequence[int]) -> dict[str, ob
 
 
 def _critical(p: Prediction) -> dict[str, Any]:
-    leaving = sorted({re.sub(r"( of rank)? \d+( to \d+)?", "", name) for name in p.provenance["placement"]})
     return {
         "whole": p.step_time,
         "ladder": list(from_peak_to_step(p)),
         "classes": [(str(which), s) for which, s in class_seconds(p).items()][:_MOST_TERMS],
         "host_bound": p.provenance["host_bound"],
-        "leaves": leaving[:_MOST_TERMS],
+        "leaves": leaving_nodes(p)[:_MOST_TERMS],
     }
 
 

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from simulator.errors import PlanError
 from simulator.html.controls import RequestError, request_of
-from simulator.html.packing import numbers, pack, ticks
+from simulator.html.packing import gaps, lane_starts, numbers, pack, ticks
 from simulator.report.bars import KINDS
 from simulator.schedules import SCHEDULES, Shape
 from simulator.schedules.order import PipelineOrder
@@ -114,12 +114,10 @@ def _timeline(
     rank, lane = rank[turn], lane[turn]
     kinds = np.array([KINDS.index(_KINDS[k]) for k in range(4)])[order.kind[turn]]
     begin, until = ticks(start[turn], makespan), ticks(end[turn], makespan)
-    changes = np.flatnonzero((np.diff(rank, prepend=-1) != 0) | (np.diff(lane, prepend=-1) != 0))
-    gap = np.diff(begin.astype(np.int64), prepend=0)
-    gap[changes] = begin[changes]
+    changes = lane_starts(rank, lane)
     number = order.microbatch[turn]
     columns: dict[str, NDArray[Any]] = {
-        "gap": gap.view(np.uint64).astype(np.uint32),
+        "gap": gaps(begin, changes),
         "length": (until - begin).astype(np.uint32),
         "kind": kinds.astype(np.uint8),
         "item": np.zeros(len(turn), np.uint32),

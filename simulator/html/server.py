@@ -100,7 +100,7 @@ class Server:
         if self._loop is not None and self._stop is not None:
             self._loop.call_soon_threadsafe(self._stop.set)
 
-    async def ask(self, question: str, data: Any) -> tuple[int, dict[str, object]]:
+    async def ask(self, question: str, data: object) -> tuple[int, dict[str, object]]:
         """Return status and answer; 429 where too many wait already, or a search runs."""
         if question == _LONG:
             return await self._search(data)
@@ -112,7 +112,7 @@ class Server:
         finally:
             self._waiting -= 1
 
-    async def _search(self, data: Any) -> tuple[int, dict[str, object]]:
+    async def _search(self, data: object) -> tuple[int, dict[str, object]]:
         if self._searches:
             return 429, {"error": "a search runs already; ask again when it has ended"}
         self._searches += 1
@@ -176,7 +176,7 @@ class _Handler(tornado.web.RequestHandler):
         if foreign:
             raise tornado.web.HTTPError(403, reason="pages of other sites may not ask")
 
-    def write_error(self, status_code: int, **kwargs: Any) -> None:
+    def write_error(self, status_code: int, **kwargs: object) -> None:
         self.finish({"error": self._reason})
 
     def log_exception(self, typ: object, value: object, tb: object) -> None:
@@ -221,5 +221,5 @@ class _Question(_Handler):
         self.set_header("Content-Type", "application/json; charset=utf-8")
 
 
-def _refuse(word: str) -> Any:
+def _refuse(word: str) -> object:
     raise ValueError(word)

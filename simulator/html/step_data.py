@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.html.packing import numbers, pack, ticks
+from simulator.html.packing import gaps, lane_starts, numbers, pack, ticks
 from simulator.program.critical import critical_path
 from simulator.program.prices import ACCOUNTS
 from simulator.program.program import COMPUTE, KIND_NAMES, Link, Program
@@ -59,13 +59,11 @@ def timeline_data(prediction: Prediction, level: int = 6) -> dict[str, Any]:
     order = np.flatnonzero(keep)[np.lexsort((joined.start[keep], joined.lane[keep], joined.rank[keep]))]
     rank, lane, row = joined.rank[order], joined.lane[order], joined.row[order]
     start, end = ticks(joined.start[order], whole), ticks(joined.end[order], whole)
-    changes = np.flatnonzero((np.diff(rank, prepend=-1) != 0) | (np.diff(lane, prepend=-1) != 0))
+    changes = lane_starts(rank, lane)
     on_path = np.zeros(program.size, np.uint8)
     on_path[critical_path(program, p.prices, p.trace)] = 1
-    gap = np.diff(start.astype(np.int64), prepend=0)
-    gap[changes] = start[changes]
     columns: dict[str, NDArray[Any]] = {
-        "gap": gap.astype(np.int64).view(np.uint64).astype(np.uint32),
+        "gap": gaps(start, changes),
         "length": (end - start).astype(np.uint32),
         "kind": joined.kind[order].astype(np.uint8),
         "item": program.item[row].astype(np.uint32),

@@ -35,6 +35,7 @@ from simulator.lowering import resolve
 from simulator.report.prediction import Prediction
 from simulator.report.schema import json_value
 from simulator.schedules import SCHEDULES, Shape
+from simulator.schedules.base import Schedule
 from simulator.search.quick import quick_search
 from simulator.search.search import search
 from simulator.search.space import make_space
@@ -125,7 +126,7 @@ def _choices() -> dict[str, object]:
     }
 
 
-def _takes(schedule: Any, shape: Shape) -> bool:
+def _takes(schedule: Schedule, shape: Shape) -> bool:
     try:
         schedule.check(shape)
     except PlanError:

@@ -7,7 +7,7 @@ from typing import Any
 
 from simulator.errors import PlanError
 from simulator.job import Job
-from simulator.lowering import resolve
+from simulator.lowering import resolve_on
 from simulator.lowering.steps.assign import assign_layers
 from simulator.workload.model import Model
 
@@ -183,7 +183,7 @@ def _experts(job: Job) -> Iterator[tuple[str, object]]:
 
 def _parallel(job: Job) -> Iterator[tuple[str, object]]:
     p = job.plan
-    s = resolve(job.workload, p, job.cluster.world_size, f"cluster {job.cluster.name!r}")
+    s = resolve_on(job.workload, p, job.cluster)
     yield "tensor-model-parallel-size", p.tensor_parallel
     yield "pipeline-model-parallel-size", p.pipeline_parallel
     yield "context-parallel-size", p.context_parallel
@@ -234,7 +234,7 @@ def _kind(ours: str) -> str:
 
 def _training(job: Job) -> Iterator[tuple[str, object]]:
     w, p = job.workload, job.plan
-    s = resolve(w, p, job.cluster.world_size, f"cluster {job.cluster.name!r}")
+    s = resolve_on(w, p, job.cluster)
     yield "micro-batch-size", p.microbatch_size
     yield "global-batch-size", w.global_batch_size
     yield "train-iters", 100

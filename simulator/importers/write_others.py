@@ -11,7 +11,7 @@ from simulator.importers.known_models import model_table
 from simulator.importers.torchtitan import FLAVORS
 from simulator.importers.torchtitan_stages import SCHEDULES
 from simulator.job import Job
-from simulator.lowering import resolve
+from simulator.lowering import resolve_on
 from simulator.plan.plan import Plan
 from simulator.specs.toml_text import table_lines, toml_value
 from simulator.units import BYTES_PER_ELEMENT
@@ -41,7 +41,7 @@ def torchtitan_toml(job: Job) -> str:
         PlanError: what torchtitan does not run: ZeRO-1 or 2, another schedule or precision.
     """
     w, p = job.workload, job.plan
-    s = resolve(w, p, job.cluster.world_size, f"cluster {job.cluster.name!r}")
+    s = resolve_on(w, p, job.cluster)
     if s.zero_stage in (1, 2):
         raise PlanError(
             f"torchtitan shards all states or none, but zero_stage = {s.zero_stage}. Way out: zero_stage = 3, or 0."
@@ -180,7 +180,7 @@ def deepspeed_json(job: Job) -> tuple[str, tuple[InCode, ...]]:
         PlanError: a precision that DeepSpeed does not have.
     """
     w, p = job.workload, job.plan
-    s = resolve(w, p, job.cluster.world_size, f"cluster {job.cluster.name!r}")
+    s = resolve_on(w, p, job.cluster)
     if w.precision not in ("fp32", "fp16", "bf16"):
         raise PlanError(
             f"DeepSpeed trains in fp32, fp16 or bf16, but precision = {w.precision!r}. Way out: one of these."

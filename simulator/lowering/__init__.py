@@ -12,6 +12,7 @@ import functools
 import numpy as np
 
 from simulator.errors import PlanError
+from simulator.hardware.cluster import Cluster
 from simulator.lowering.grouping import with_groups
 from simulator.lowering.joined import joined
 from simulator.lowering.layers.expand import LayerCost, layer_costs
@@ -49,6 +50,7 @@ __all__ = [
     "lower",
     "lower_resolved",
     "resolve",
+    "resolve_on",
 ]
 
 PASSES = (
@@ -73,6 +75,11 @@ def resolve(
     if resolved.stages:
         return resolved  # a rule refuses what is left to memory
     return with_groups(resolved, functools.partial(begin, workload))
+
+
+def resolve_on(workload: Workload, plan: Plan, cluster: Cluster, tries: bool = False) -> ResolvedPlan:
+    """Return the plan with every choice made, for the GPUs of a cluster, which a refusal names."""
+    return resolve(workload, plan, cluster.world_size, f"cluster {cluster.name!r}", tries)
 
 
 def lower(workload: Workload, plan: Plan, world_size: int | None = None) -> Program:

@@ -21,8 +21,9 @@ from simulator.lowering.steps.pattern import Pattern
 from simulator.lowering.steps.state import State
 from simulator.lowering.steps.structure import begun
 from simulator.plan.framework import load_framework
+from simulator.program.operator_table import operator_table
 from simulator.program.prices import Prices
-from simulator.program.program import COMPUTE, OperatorTable, Program, Tensor
+from simulator.program.program import COMPUTE, Program, Tensor
 from simulator.schedules.order import PipelineOrder
 from simulator.schedules.placement import Placement
 from simulator.workload.operator import KernelStyle
@@ -96,25 +97,7 @@ def items_by_rank(program: Program) -> Program:
 
 
 def _cost(held: float) -> LayerCost:
-    nothing = OperatorTable(
-        name="nothing",
-        label=(),
-        kind=np.zeros(0, np.int8),
-        work=(),
-        shape=np.zeros((0, 4), np.int64),
-        call=(),
-        dtype=(),
-        flops=np.zeros(0),
-        read=np.zeros(0),
-        written=np.zeros(0),
-        message=np.zeros(0),
-        group=(),
-        phase=(),
-        launches=np.zeros(0, np.int64),
-        part=(),
-        beside=np.zeros(0, np.int32),
-        captured=np.zeros(0, np.int8),
-    )
+    nothing = operator_table("nothing", {})
     share = Tensor(name="activations", category="activations", bytes=held)
     return LayerCost(
         tables=dict.fromkeys(("forward", "backward", "input_gradient", "weight_gradient"), lambda: nothing),

@@ -43,7 +43,7 @@ def _fullest(state: State) -> float:
     saved = np.array([bytes_of(saved_by(state, costs, chunk)) for chunk in chunks])
     ways = (("forward", [chunk.kinds for chunk in chunks]), ("backward", [chunk.backward for chunk in chunks]))
     marks = np.array([[bytes_of(largest_mark(state, costs, kinds, way)) for kinds in group] for way, group in ways])
-    starts, frees = order.kind == 0, (order.kind == 1) | (order.kind == 3)
+    starts, frees = order.kind == 0, order.completes
     size = saved[order.chunk] * order.weight
     after = np.cumsum(size * starts - size * frees)  # of all ranks, one behind the other; each ends with nothing
     level = after + size * frees + marks[(~starts).astype(np.int64), order.chunk]

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from simulator.errors import LayoutError, UnknownNameError
 from simulator.partition.exchanges import collectives_of
 from simulator.partition.halos import halos_of
-from simulator.partition.layout import Shard
+from simulator.partition.layout import Mesh, Shard
 from simulator.partition.operands import experts_axes, operands_of, reduced_axes, same_dimension
 from simulator.partition.placements import LaidOut, local_dims, running_dims, tensors_of
 from simulator.workload.graph import Attention, Dim, Exchange, HostWait, LayerGraph, Lookup, Op, Product, Tensor
@@ -76,7 +76,7 @@ class _State:
     conflicts: dict[tuple[str, str, str], Conflict] = field(default_factory=dict)
 
 
-def infer(graphs: Sequence[LayerGraph], mesh: tuple[tuple[str, int], ...], annotations: Annotations) -> Inferred:
+def infer(graphs: Sequence[LayerGraph], mesh: Mesh, annotations: Annotations) -> Inferred:
     """Return where every tensor of a model lies, from annotations of some.
 
     Args:
@@ -227,7 +227,7 @@ def _divides(state: _State, tensor: Tensor, on: Mapping[str, str]) -> bool:
 def _result(
     state: _State,
     graphs: Sequence[LayerGraph],
-    mesh: tuple[tuple[str, int], ...],
+    mesh: Mesh,
     annotations: Annotations,
     sweeps: int,
 ) -> Inferred:
@@ -246,9 +246,7 @@ def _result(
     return Inferred(laid, annotations, found, tuple(dict.fromkeys(still)), conflicts, sweeps)
 
 
-def choose_divisions(
-    graph: LayerGraph, mesh: tuple[tuple[str, int], ...], tensors: Mapping[str, Mapping[str, Shard]]
-) -> LaidOut:
+def choose_divisions(graph: LayerGraph, mesh: Mesh, tensors: Mapping[str, Mapping[str, Shard]]) -> LaidOut:
     """Return a graph whose tensors lie so, every operation divided by what moves least between ranks.
 
     Each axis divides a dimension of the operation that lies on it in some tensor, so that no work is done twice where it can be shared.

@@ -32,12 +32,16 @@ __all__ = [
     "REPLICATE",
     "VECTORS",
     "Layout",
+    "Mesh",
     "Placement",
     "Rule",
     "Shard",
     "kind_of",
     "rule",
 ]
+
+Mesh = tuple[tuple[str, int], ...]
+"""Axes and how many ranks each has."""
 
 ACTIVATIONS, MATRICES, VECTORS = KINDS = ("activations", "matrices", "vectors")
 """Kinds of tensors that rules may tell apart: what is computed, the model's matrices, and its biases, scales and small tables."""
@@ -117,7 +121,7 @@ class Layout:
     """
 
     name: str
-    mesh: tuple[tuple[str, int], ...]
+    mesh: Mesh
     rules: tuple[Rule, ...]
     excess: tuple[tuple[str, float], ...] = ()
     output_stationary: bool = False

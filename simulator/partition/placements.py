@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from simulator.errors import LayoutError
-from simulator.partition.layout import Layout, Placement, Shard, kind_of
+from simulator.partition.layout import Layout, Mesh, Placement, Shard, kind_of
 from simulator.partition.propagate import product_dims
 from simulator.workload.graph import Attention, Dim, Exchange, HostWait, Kernel, LayerGraph, Lookup, Op, Product, Tensor
 from simulator.workload.windows import Windowed
@@ -41,7 +41,7 @@ class LaidOut:
     """
 
     name: str
-    mesh: tuple[tuple[str, int], ...]
+    mesh: Mesh
     tensors: Mapping[str, Placements]
     along: tuple[Mapping[str, Dim], ...]
     keeps_gathered: bool = False

@@ -17,7 +17,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from simulator.errors import LayoutError, SpecError
-from simulator.partition.layout import PARTIAL, REPLICATE, Placement, Shard
+from simulator.partition.layout import PARTIAL, REPLICATE, Mesh, Placement, Shard
 from simulator.workload.graph import Tensor
 
 __all__ = [
@@ -31,7 +31,6 @@ __all__ = [
     "to_tensor_map",
 ]
 
-Mesh = tuple[tuple[str, int], ...]
 Placements = Mapping[str, Placement]
 Entry = str | tuple[str, ...] | None
 _WORDS = {

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from simulator.errors import LayoutError
 from simulator.partition.derive import DerivedOp
 from simulator.partition.infer import flow_key
-from simulator.partition.layout import Placement, Shard
+from simulator.partition.layout import Mesh, Placement, Shard
 from simulator.partition.operands import experts_axes, operands_of, same_dimension
 from simulator.partition.placements import LaidOut, local_dims, running_dims, tensors_of
 from simulator.partition.redistribute import Move, moved_bytes, redistribute, sizes
@@ -23,7 +23,6 @@ from simulator.workload.graph import Dim, Exchange, LayerGraph, Op, Tensor
 
 __all__ = ["Chosen", "boxing_bytes", "choose", "choose_signatures", "op_boxing_bytes"]
 
-Mesh = tuple[tuple[str, int], ...]
 Placements = Mapping[str, Placement]
 
 

@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 
 from simulator.errors import SpecError, UnknownNameError
-from simulator.partition.layout import Layout, Rule, rule
+from simulator.partition.layout import Layout, Mesh, Rule, rule
 from simulator.partition.placements import tensors_of
 from simulator.workload.graph import LayerGraph
 
@@ -26,7 +26,6 @@ __all__ = [
     "rules_of",
 ]
 
-Mesh = tuple[tuple[str, int], ...]
 
 MOST_RANKS = 10**7
 """Ranks of the largest mesh."""

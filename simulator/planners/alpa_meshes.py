@@ -37,7 +37,7 @@ class AlpaMeshes(Planner[Stages]):
             return None
         for equal in equal_pipelines(problem):
             oracle.cost(equal)
-        table = StageTable(problem, (oracle.best[0] if oracle.best else np.inf) / problem.microbatches)
+        table = StageTable(problem, oracle.least / problem.microbatches)
         oracle.priced(table.priced)
 
         def priced(sums: _Sums, slowest: float) -> float:
@@ -47,7 +47,7 @@ class AlpaMeshes(Planner[Stages]):
             return sums.least + (problem.microbatches - 1) * slowest
 
         for seconds, step in ((table.seconds, priced), (table.bounds, below)):
-            best = oracle.best[0] if oracle.best else np.inf
+            best = oracle.least
             found = _search(table, seconds, oracle, best, step)
         return best if found is None and not oracle.over else found
 

@@ -47,15 +47,14 @@ class AlpaStages(Planner[tuple[Stage, ...]]):
         times = np.unique(seconds[np.isfinite(seconds)])
         first = bisect.bisect_left(times, True, key=lambda slowest: np.isfinite(_best(seconds, float(slowest))[0]))
         for slowest in times[first:]:
-            known = np.inf if oracle.best is None else oracle.best[0]
-            if (problem.microbatches - 1) * slowest + least >= known:
+            if (problem.microbatches - 1) * slowest + least >= oracle.least:
                 break
             if oracle.over:
                 return None
             _, stages = _best(seconds, float(slowest))
             oracle.priced(int((seconds <= slowest).sum()))
             oracle.cost(stages)
-        return oracle.best[0] if oracle.best else None
+        return oracle.least
 
 
 def _best(seconds: NDArray[np.float64], slowest: float) -> tuple[float, tuple[Stage, ...]]:

@@ -129,6 +129,11 @@ class Oracle(Generic[Plan]):
             self.history.append((self.evaluations, self.seconds, value))
 
     @property
+    def least(self) -> float:
+        """What the cheapest plan costs that was offered; infinite before there is one."""
+        return math.inf if self.best is None else self.best[0]
+
+    @property
     def seconds(self) -> float:
         """Wall time since the oracle was made."""
         return time.monotonic() - self.started

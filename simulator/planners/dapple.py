@@ -47,7 +47,7 @@ class Dapple(Planner[tuple[Stage, ...]]):
                 return None
         for one in chains[0, 0]:
             oracle.cost(_stages(chains, one, int(one.whole.argmin())))
-        return oracle.best[0] if oracle.best and len(problem.levels) == 1 else None
+        return oracle.least if len(problem.levels) == 1 else None
 
 
 class _Chains(NamedTuple):

@@ -56,7 +56,7 @@ def moves(problem: Placement, places: NDArray[np.int64]) -> NDArray[np.float64]:
     cut = (counts > 0) & (counts < all_of_it)
     more = (counts + 1 < all_of_it).astype(float) - cut
     less = (counts - 1 > 0).astype(float) - cut
-    own = np.stack([problem.seconds] * problem.devices + [problem.host_seconds] * problem.hosts, axis=1)
+    own = problem.own_seconds
     gains = problem.members @ (more * problem.prices[:, None])
     losses = problem.members @ (less * problem.prices[:, None])
     gains[:, problem.devices :] = losses[:, problem.devices :] = 0.0

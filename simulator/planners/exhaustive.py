@@ -28,4 +28,4 @@ class Exhaustive(Planner[Any]):
             oracle.cost(plan)
             if oracle.over:
                 return None
-        return oracle.best[0] if oracle.best else None
+        return oracle.least

@@ -61,7 +61,7 @@ class Frontier(Planner[Choices]):
         oracle.priced(priced)
         for plan in points:
             oracle.cost(plan)
-        return oracle.best[0] if oracle.best else None
+        return oracle.least
 
 
 def frontier(problem: Layouts) -> list[tuple[float, float, Choices]]:

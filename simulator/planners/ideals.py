@@ -89,7 +89,7 @@ def best_chain(problem: Placement, oracle: Oracle[Assignment], block_of: NDArray
         PlanError: there are too many ideals.
     """
     ideals = _ideals(problem)
-    table = _Table(problem, ideals, math.inf if oracle.best is None else oracle.best[0])
+    table = _Table(problem, ideals, oracle.least)
     for number in range(1, len(ideals)):
         oracle.priced(table.extend(number))
         if oracle.over:

@@ -43,7 +43,7 @@ class Integer(Planner[Assignment]):
         """See `Planner.plan`."""
         small, block_of = without_idle(problem)
         best_in_rows(small, oracle, block_of)
-        known = oracle.best[0] if oracle.best else np.inf
+        known = oracle.least
         rows = _Rows(small, known)
         answer = milp(
             c=rows.objective,

@@ -49,9 +49,8 @@ class MarkovChain(Planner[Choices]):
             if more <= 0 or random.random() < math.exp(-more / (_TEMPERATURE * max(now, 1.0))):
                 plan[number] = choice
                 now += more
-                oracle.offer(
-                    tuple(plan), problem.cost(tuple(plan)) if oracle.best and now < oracle.best[0] else math.inf
-                )
+                if oracle.best and now < oracle.least:
+                    oracle.offer(tuple(plan), problem.cost(tuple(plan)))
         return None
 
 

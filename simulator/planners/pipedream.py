@@ -51,7 +51,7 @@ class PipeDream(Planner[tuple[Stage, ...]]):
             tables.append(table)
             member = table.paces[-1]
         oracle.cost(_stages(tables, len(tables) - 1, 0, size - 1))
-        return oracle.best[0] if oracle.best and self.exact(problem) else None
+        return oracle.least if self.exact(problem) else None
 
 
 class _Level:

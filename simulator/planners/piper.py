@@ -38,7 +38,7 @@ class Piper(Planner[Stages]):
             oracle.cost(equal)
         if not problem.degrees:
             return None
-        known = oracle.best[0] if oracle.best else np.inf
+        known = oracle.least
         table = StageTable(problem, known)
         oracle.priced(table.priced)
         pace = _least(table, table.seconds, known, oracle)
@@ -46,7 +46,7 @@ class Piper(Planner[Stages]):
             oracle.cost(_stages(table, _fronts(table, table.seconds, pace)))
         if oracle.over or problem.drains:
             return None
-        best = oracle.best[0] if oracle.best else np.inf
+        best = oracle.least
         below = _least(table, table.bounds, best, oracle)
         return best if below is None or oracle.over else min(below, best)
 

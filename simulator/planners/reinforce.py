@@ -34,7 +34,7 @@ class Reinforce(Planner[Assignment]):
         """See `Planner.plan`."""
         random = np.random.default_rng(seed)
         places = problem.devices + problem.hosts
-        own = np.stack([problem.seconds] * problem.devices + [problem.host_seconds] * problem.hosts, axis=1)
+        own = problem.own_seconds
         logits = np.where(np.isinf(own), -np.inf, 0.0)
         for _ in range(_UPDATES):
             if oracle.over:

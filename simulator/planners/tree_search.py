@@ -54,7 +54,7 @@ class TreeSearch(Planner[Choices]):
                 branch = max(ways, key=lambda way: _bound(worth[way], visits[way], visits.get(way[:-1], 1)))
             plan = propagated(problem, dict(zip(order, branch, strict=False)))
             cost = oracle.cost(plan)
-            best = oracle.best[0] if oracle.best else first
+            best = oracle.least if oracle.best else first
             value = 1.0 if cost <= best else best / cost
             for depth in range(len(branch) + 1):
                 part = branch[:depth]

@@ -12,7 +12,6 @@ costs in seconds.
 from __future__ import annotations
 
 import heapq
-import math
 from collections.abc import Iterator
 
 import numpy as np
@@ -64,7 +63,7 @@ class Unity(Planner[Choices]):
 
 def _most(oracle: Oracle[Choices]) -> float:
     """Bytes beyond which no plan is followed; before one holds, none."""
-    return _ALPHA * oracle.best[0] if oracle.best else math.inf
+    return _ALPHA * oracle.least
 
 
 def _substitutions(problem: Layouts, plan: Choices) -> Iterator[Substitution]:

@@ -27,7 +27,7 @@ from simulator.program.program import (
     TRANSFER,
     Block,
     Effect,
-    FusedSegment,
+    Item,
     Link,
     Program,
     Segment,
@@ -111,7 +111,7 @@ class ProgramBuilder:
         self._weights: list[float] = []
         self._stages: list[StageMesh] = []
         self._streams: list[tuple[int, str]] = []
-        self._items: list[Segment | FusedSegment | Link] = []
+        self._items: list[Item] = []
         self._effects: list[Effect] = []
         self._resident: dict[int, tuple[Tensor, ...]] = {}
         self._host: dict[int, tuple[Tensor, ...]] = {}
@@ -137,7 +137,7 @@ class ProgramBuilder:
         self._streams.append((rank, lane))
         return len(self._streams) - 1
 
-    def add_item(self, item: Segment | FusedSegment | Link) -> int:
+    def add_item(self, item: Item) -> int:
         """Add what rows can run: a segment or a link."""
         self._items.append(item)
         return len(self._items) - 1

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.errors import ProgramError
-from simulator.program.program import COLLECTIVE, COMPUTE, TRANSFER, Effect, End, Link, Program, StageMesh
+from simulator.program.program import COLLECTIVE, COMPUTE, TRANSFER, Effect, End, Item, Link, Program, StageMesh
 from simulator.program.ragged import frozen, offsets
 
 __all__ = ["deal"]
@@ -134,7 +134,7 @@ def _after(program: Program, number: Ints, count: int) -> dict[str, Any]:
     }
 
 
-def _item(item: Any, places: tuple[int, ...]) -> Any:
+def _item(item: Item, places: tuple[int, ...]) -> Item:
     """What the ranks at some places run; a link joins them, along the pipeline that they make now."""
     if not isinstance(item, Link):
         return item

@@ -17,13 +17,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.errors import ProgramError
-from simulator.program.program import Effect, FusedSegment, Link, Program, Segment, StageMesh
+from simulator.program.program import Axes, Effect, Item, Link, Program, StageMesh
 from simulator.program.ragged import frozen, offsets, ranges
 
 __all__ = ["join", "shared_rows"]
 
 Ints = NDArray[np.int64]
-Item = Segment | FusedSegment | Link
 _COPIED = ("kind", "action", "rank", "lane", "chunk", "microbatch", "step", "part")
 _SPECIAL = ("count", "slice", "slices", "second_chunk", "second_microbatch")
 _EFFECTS = ("start_effect", "end_effect", "mark_effect")
@@ -62,7 +61,7 @@ class _Part:
 def join(
     parts: Sequence[Program],
     name: str,
-    axes: tuple[tuple[str, int], ...],
+    axes: Axes,
     stages: tuple[StageMesh, ...],
     shared: dict[int, Link],
 ) -> Program:

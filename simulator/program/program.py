@@ -42,12 +42,15 @@ __all__ = [
     "IN_STEP_GRAPH",
     "KIND_NAMES",
     "TRANSFER",
+    "Axes",
     "Block",
     "Effect",
     "End",
     "FusedSegment",
+    "Item",
     "Link",
     "OperatorTable",
+    "Pieces",
     "Program",
     "Segment",
     "Served",
@@ -55,6 +58,9 @@ __all__ = [
     "Tensor",
     "bytes_by_category",
 ]
+
+Axes = tuple[tuple[str, int], ...]
+"""Names and sizes of mesh axes, the innermost first, such as (("tp", 8), ("cp", 1), ("dp", 16), ("pp", 8))."""
 
 COMPUTE, TRANSFER, COLLECTIVE, COPY = 0, 1, 2, 3
 KIND_NAMES = ("compute", "transfer", "collective", "copy")
@@ -118,12 +124,16 @@ class OperatorTable:
         return len(self.label)
 
 
+Pieces = tuple[tuple[OperatorTable, int], ...]
+"""(Operators of a layer, how many such layers follow one another)."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Segment:
-    """Layers that run without a break on one compute stream; `pieces` = ((operators of a layer, how many), ...)."""
+    """Layers that run without a break on one compute stream."""
 
     name: str
-    pieces: tuple[tuple[OperatorTable, int], ...]
+    pieces: Pieces
     phase: str
     """The phase that names the segment: forward, backward or optimizer."""
     synchronises: bool = False
@@ -140,7 +150,7 @@ class FusedSegment:
     second: Segment
 
     @property
-    def pieces(self) -> tuple[tuple[OperatorTable, int], ...]:
+    def pieces(self) -> Pieces:
         """The operators of both."""
         return self.first.pieces + self.second.pieces
 
@@ -188,7 +198,7 @@ class End(NamedTuple):
 class StageMesh(NamedTuple):
     """Where the real ranks of a rank of the program lie: their mesh axes, innermost first, and the world rank of the first."""
 
-    axes: tuple[tuple[str, int], ...]
+    axes: Axes
     first: int
 
     @property
@@ -262,6 +272,10 @@ class Effect:
 _CATEGORY = {name: number for number, name in enumerate(CATEGORIES)}
 
 
+Item = Segment | FusedSegment | Link
+"""What a row runs."""
+
+
 def bytes_by_category(effects: tuple[Effect, ...]) -> NDArray[np.float64]:
     """Return [effects, categories] bytes."""
     out = [[0.0] * len(CATEGORIES) for _ in effects]
@@ -283,9 +297,8 @@ class Program:
     """
 
     name: str
-    axes: tuple[tuple[str, int], ...]
-    """Mesh axes from innermost to outermost, such as (("tp", 8), ("cp", 1), ("dp", 16), ("pp", 8))."""
-    items: tuple[Segment | FusedSegment | Link, ...]
+    axes: Axes
+    items: tuple[Item, ...]
     blocks: tuple[Block, ...] = ()
 
     item: NDArray[np.int32]
@@ -362,13 +375,19 @@ class Program:
         return out
 
     @property
+    def messages(self) -> NDArray[np.float64]:
+        """Per row: bytes of its message; 0 of one that sends none."""
+        sizes = np.array([item.message if isinstance(item, Link) else 0.0 for item in self.items])
+        return sizes[self.item]
+
+    @property
     def world_size(self) -> int:
         """Real ranks."""
         if self.stages:
             return sum(mesh.ranks for mesh in self.stages)
         return math.prod(size for _, size in self.axes)
 
-    def mesh_of(self, rank: int) -> tuple[tuple[str, int], ...]:
+    def mesh_of(self, rank: int) -> Axes:
         """Return the mesh axes on which a rank's items run."""
         return self.stages[rank].axes if self.stages else self.axes
 

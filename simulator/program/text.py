@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any
 
 from simulator.errors import ProgramError
 from simulator.program.calls import write_call
@@ -23,11 +22,13 @@ from simulator.program.program import (
     COLLECTIVE,
     COMPUTE,
     KIND_NAMES,
+    Axes,
     FusedSegment,
     Link,
     OperatorTable,
     Program,
     Segment,
+    Tensor,
 )
 from simulator.program.text_parser import ACTION_LETTERS, OPERATOR_COLUMNS, ROW_DEFAULTS, parse_text
 from simulator.program.text_words import write_served
@@ -73,7 +74,7 @@ def render_text(program: Program) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _axes(axes: tuple[tuple[str, int], ...]) -> str:
+def _axes(axes: Axes) -> str:
     return ",".join(f"{name}={size}" for name, size in axes)
 
 
@@ -217,5 +218,5 @@ def _bytes(value: float) -> str:
     return f"{_number(value / _MIB)}MiB" if value and value % _MIB == 0 and value < 2**53 else f"{_number(value)}B"
 
 
-def _tensor(tensor: Any) -> str:
+def _tensor(tensor: Tensor) -> str:
     return f"{tensor.category} {_quote(tensor.name)} {_bytes(tensor.bytes)}"

@@ -6,11 +6,10 @@ import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from simulator.errors import ProgramError
 from simulator.program.builder import SPECIAL_DEFAULTS, ProgramBuilder
 from simulator.program.calls import read_call
+from simulator.program.operator_table import operator_table
 from simulator.program.program import (
     CATEGORIES,
     COLLECTIVE,
@@ -289,11 +288,8 @@ class _Reader:
             raise ValueError(f"pieces name tables 0..{len(self.tables) - 1}, got {number}")
         if number not in self.made:
             name, rows = self.tables[number]
-            columns: dict[str, Any] = {c: tuple(row[c] for row in rows) for c in ("label", "kind", *OPERATOR_COLUMNS)}
-            for column, dtype in _ARRAYS.items():
-                columns[column] = np.array(columns[column], dtype)
-            columns["shape"] = columns["shape"].reshape(-1, 4)
-            self.made[number] = OperatorTable(name=name, **columns)
+            columns = {c: tuple(row[c] for row in rows) for c in ("label", "kind", *OPERATOR_COLUMNS)}
+            self.made[number] = operator_table(name, columns)
         return self.made[number]
 
     def _block(self, line: Line) -> None:
@@ -362,17 +358,6 @@ class _Reader:
             raise ValueError(f"the row repeats its item: {item.collective} {item.message} {item.group}, got {said}")
 
 
-_ARRAYS: dict[str, Any] = {
-    "kind": np.int8,
-    "shape": np.int64,
-    "flops": np.float64,
-    "read": np.float64,
-    "written": np.float64,
-    "message": np.float64,
-    "launches": np.int64,
-    "beside": np.int32,
-    "captured": np.int8,
-}
 _LIMITS = {"action": 6, "lane": 2**7, "part": 2**15, "count": 2**7, "slice": 2**15, "slices": 2**15}
 
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
 
 from simulator.report.log_axis import label_log_axis
 from simulator.report.save_picture import save_picture
@@ -45,7 +48,6 @@ def plot_accuracy(
     Returns:
         The path.
     """
-    import numpy as np
     from matplotlib.figure import Figure
 
     names = list(dict.fromkeys(groups))
@@ -61,9 +63,9 @@ def plot_accuracy(
     return save_picture(figure, path)
 
 
-def _draw_scatter(axis: Axes, measured: Any, predicted: Any, colours: Sequence[str], quantity: str) -> None:
-    import numpy as np
-
+def _draw_scatter(
+    axis: Axes, measured: NDArray[np.float64], predicted: NDArray[np.float64], colours: Sequence[str], quantity: str
+) -> None:
     low, high = min(measured.min(), predicted.min()) / 1.2, max(measured.max(), predicted.max()) * 1.2
     line = np.array([low, high])
     axis.fill_between(line, line / 1.15, line * 1.15, color="#e8e8e8", label="within 15 %", lw=0)
@@ -78,9 +80,7 @@ def _draw_scatter(axis: Axes, measured: Any, predicted: Any, colours: Sequence[s
     axis.legend(fontsize=8, loc="upper left", frameon=False)
 
 
-def _draw_errors(axis: Axes, rows: Sequence[str], groups: Sequence[str], errors: Any) -> None:
-    import numpy as np
-
+def _draw_errors(axis: Axes, rows: Sequence[str], groups: Sequence[str], errors: NDArray[np.float64]) -> None:
     axis.axvspan(-0.15, 0.15, color="#e8e8e8", lw=0)
     axis.axvline(0.0, color="#a0a0a0", lw=0.8)
     for number, name in enumerate(rows):

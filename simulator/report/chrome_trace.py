@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.program.prices import ACCOUNTS, Prices
-from simulator.program.program import CATEGORIES, KIND_NAMES, TRANSFER, FusedSegment, Link, Program, Segment
+from simulator.program.program import CATEGORIES, KIND_NAMES, TRANSFER, Item, Link, Program
 from simulator.program.trace import Trace
 from simulator.report.kinds import kernel_seconds, message_bytes
 from simulator.report.memory import memory_timeline
@@ -143,7 +143,7 @@ def _slices(program: Program, prices: Prices, trace: Trace) -> Iterator[str]:
         )
 
 
-def _facts(item: Segment | FusedSegment | Link, number: int, prices: Prices) -> str:
+def _facts(item: Item, number: int, prices: Prices) -> str:
     """Category and the arguments that all rows of an item share, as the open beginning of JSON."""
     facts: dict[str, object] = {"item": item.name, "priced_by": prices.model[number]}
     if not isinstance(item, Link):

@@ -64,6 +64,4 @@ def plot_collective(
     handles, labels = time.get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower left", ncols=5, fontsize=8, frameon=False)
     bus.set_ylim(bottom=0.0)
-    if title:
-        figure.suptitle(title, x=0.01, ha="left", fontsize=11, weight="bold")
-    return save_picture(figure, path)
+    return save_picture(figure, path, title)

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from simulator.program.program import COLLECTIVE, COMPUTE, Link, Program
+from simulator.program.program import COLLECTIVE, COMPUTE, Program
 from simulator.program.trace import Trace
 
 __all__ = ["fused", "ready_gradients"]
@@ -54,12 +54,12 @@ def ready_gradients(program: Program, trace: Trace) -> Iterator[tuple[float, flo
         program: in which reductions follow the parts of a backward that make them, each by itself.
         trace: of it.
     """
-    messages = np.array([item.message if isinstance(item, Link) else 0.0 for item in program.items])
+    messages = program.messages
     sizes: dict[int, float] = {}
     for row in np.flatnonzero(program.kind == COLLECTIVE).tolist():
         waited = program.after[program.after_offsets[row] : program.after_offsets[row + 1]]
         made = waited[(program.kind[waited] == COMPUTE) & (program.action[waited] == 1)]
         for source in made.tolist():
-            sizes[source] = sizes.get(source, 0.0) + float(messages[program.item[row]])
+            sizes[source] = sizes.get(source, 0.0) + float(messages[row])
     for source in sorted(sizes, key=lambda row: float(trace.end[row])):
         yield float(trace.end[source]), sizes[source]

@@ -6,12 +6,11 @@ Both are means over ranks, of one step: seconds in which such kernels run, hidde
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 
 from simulator.program.prices import HOST_CLASS, Prices
-from simulator.program.program import COLLECTIVE, TRANSFER, Link, Program
+from simulator.program.program import COLLECTIVE, TRANSFER, Item, Link, Program
 
 __all__ = ["kernel_seconds", "message_bytes"]
 
@@ -66,7 +65,7 @@ def _uses(program: Program) -> np.ndarray:
     return uses / (int(program.step.max(initial=0)) + 1)
 
 
-def _messages(item: Any) -> Iterator[tuple[str, float, tuple[str, ...], int]]:
+def _messages(item: Item) -> Iterator[tuple[str, float, tuple[str, ...], int]]:
     """Yield kind, bytes, mesh axes, and how many take part where it is not all on these axes, of what an item sends."""
     if isinstance(item, Link):
         if item.kind == TRANSFER:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from simulator.errors import shortened
+from simulator.partition.layout import Mesh
 from simulator.report.save_picture import check_picture, save_picture
 
 if TYPE_CHECKING:
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
 
 __all__ = ["TensorPicture", "plot_layout"]
 
-Mesh = tuple[tuple[str, int], ...]
 _MOST_PARTS = 32
 """Parts of a dimension that are drawn one by one."""
 

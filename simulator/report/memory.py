@@ -105,15 +105,15 @@ class MemoryReport:
         changed = ((tensor, int(net[i])) for i in np.flatnonzero(net) for tensor in program.effects[i].tensors)
         lines = _added_up([(tensor, 1) for tensor in resident] + list(changed))
         kept = float(self.by_category[rank, CATEGORIES.index("fragmentation")])
-        return _no_more(lines, "fragmentation", kept)
+        return _fragmented(lines, kept)
 
 
-def _no_more(lines: tuple[LiveTensors, ...], category: str, most: float) -> tuple[LiveTensors, ...]:
-    """Lines of a category cut down to `most` bytes together (the allocator gave the rest back)."""
-    total = sum(line.bytes for line in lines if line.category == category)
+def _fragmented(lines: tuple[LiveTensors, ...], most: float) -> tuple[LiveTensors, ...]:
+    """Lines with no more than `most` bytes of fragmentation together (the allocator gave the rest back)."""
+    total = sum(line.bytes for line in lines if line.category == "fragmentation")
     if total <= most:
         return lines
-    cut = [replace(x, bytes=x.bytes * most / total) if x.category == category else x for x in lines]
+    cut = [replace(x, bytes=x.bytes * most / total) if x.category == "fragmentation" else x for x in lines]
     return tuple(sorted((x for x in cut if x.bytes > 0), key=lambda x: (-x.bytes, x.category, x.name)))
 
 

@@ -431,9 +431,7 @@ def _peak(program: Program, ranks: tuple[RankKind, ...], dtype: str) -> float:
 
 def _sigma_classes(program: Program, prices: Prices, trace: Trace, window: StepWindow) -> dict[PriceClass, float]:
     """Per class: its share of the critical path times its sigma."""
-    path = critical_path(program, prices, trace)
-    if not window.whole:
-        path = path[(trace.end[path] > window.low) & (trace.end[path] <= window.high)]
+    path = window.ending(critical_path(program, prices, trace), trace)
     seconds = prices.class_share[program.item[path]].sum(axis=0)
     length = window.high - window.low
     share = seconds / length if length else seconds

@@ -33,12 +33,17 @@ def check_picture(*paths: str | Path | None) -> None:
             )
 
 
-def save_picture(figure: Figure, path: str | Path) -> Path:
+def save_picture(figure: Figure, path: str | Path, title: str = "") -> Path:
     """Write a figure in the format that the path ends in, whole or not at all, and return the path.
+
+    Args:
+        title: above the picture.
 
     Raises:
         OSError: it cannot be written; names the file.
     """
+    if title:
+        figure.suptitle(title, x=0.01, ha="left", fontsize=11, weight="bold")
     drawn = io.BytesIO()
     figure.savefig(drawn, format=Path(path).suffix[1:] or None, facecolor="white")
     with replacing(path) as beside:

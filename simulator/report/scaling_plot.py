@@ -61,6 +61,4 @@ def plot_scaling(
     if len(drawn) > 1 or drawn[0][0] != "as it is":
         handles, labels = efficiency.get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside lower left", ncols=4, fontsize=8, frameon=False)
-    if title:
-        figure.suptitle(title, x=0.01, ha="left", fontsize=11, weight="bold")
-    return save_picture(figure, path)
+    return save_picture(figure, path, title)

@@ -82,9 +82,7 @@ def plot_schedules(named: Sequence[tuple[str, Prediction]], path: str | Path, ti
         scatter.set_box_aspect(1.0)
         scatter.set_anchor("N")
     _draw_scatter(scatter, named)
-    if title:
-        figure.suptitle(title, x=0.01, ha="left", fontsize=11, weight="bold")
-    return save_picture(figure, path)
+    return save_picture(figure, path, title)
 
 
 def _draw_timeline(axis: Axes, p: Prediction, limit: float, width: float) -> tuple[set[int], bool]:

@@ -79,6 +79,4 @@ def plot_search(
     axis.grid(alpha=0.25, which="both")
     axis.spines[["top", "right"]].set_visible(False)
     figure.legend(loc="outside lower left", ncols=4, fontsize=8, frameon=False)
-    if title:
-        figure.suptitle(title, x=0.01, ha="left", fontsize=11, weight="bold")
-    return save_picture(figure, path)
+    return save_picture(figure, path, title)

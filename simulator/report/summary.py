@@ -52,7 +52,7 @@ def headline(prediction: Prediction, name: str) -> Section:
     what = (
         f"a recorded step, host costs of {facts.get('framework')}"
         if "program" in facts
-        else f"{facts.get('schedule')}, {facts.get('microbatches')} {_plural('microbatch', facts.get('microbatches'))}, "
+        else f"{facts.get('schedule')}, {facts.get('microbatches')} {_microbatches(facts.get('microbatches'))}, "
         f"recompute {facts.get('recompute')}, {kernels}{facts.get('framework')}"
     )
     return Section(
@@ -86,9 +86,9 @@ def _kinds(kinds: Sequence[Mapping[str, Any]]) -> list[str]:
     return [f"mean of steps: {', '.join(each)}; pictures show the first kind"] if each else []
 
 
-def _plural(word: str, count: object) -> str:
+def _microbatches(count: object) -> str:
     """One microbatch, several microbatches."""
-    return word if count == 1 else f"{word}es"
+    return "microbatch" if count == 1 else "microbatches"
 
 
 def _gpus(prediction: Prediction) -> str:

@@ -84,9 +84,7 @@ def plot_sweep(rows: Sequence[Mapping[str, Any]], fields: Sequence[str], path: s
     if others:
         fit = max(1, min(4, _WIDE // (6 + max(map(len, named)))))
         figure.legend(loc="outside lower left", ncols=fit, fontsize=8, frameon=False)
-    if title:
-        figure.suptitle(title, x=0.01, ha="left", fontsize=11, weight="bold")
-    return save_picture(figure, path)
+    return save_picture(figure, path, title)
 
 
 def _apart(values: Sequence[float]) -> bool:

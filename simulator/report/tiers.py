@@ -89,7 +89,7 @@ def traffic_of(program: Program, prices: Prices, flops: float, kernels: float) -
         rows = copies[named[program.item[copies]]]
         if not len(rows):
             continue
-        size = np.array([one.message if isinstance(one, Link) else 0.0 for one in program.items])[program.item[rows]]
+        size = program.messages[rows]
         seconds = np.bincount(program.rank[rows], prices.occupancy[program.item[rows]], program.ranks)
         rank = int(seconds.argmax())
         moved, took = float(size[program.rank[rows] == rank].sum()), float(seconds[rank])

@@ -58,6 +58,4 @@ def plot_tornado(
     axis.set_xlabel(f"{what} beside today's\nblue: the best plan there, red: what keeping the plan adds")
     axis.grid(alpha=0.25, axis="x")
     axis.spines[["top", "right", "left"]].set_visible(False)
-    if title:
-        figure.suptitle(title, x=0.01, ha="left", fontsize=11, weight="bold")
-    return save_picture(figure, path)
+    return save_picture(figure, path, title)

@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from simulator.errors import ProgramError
 from simulator.program.program import COMPUTE, Program
@@ -42,6 +43,12 @@ class StepWindow:
     def step_time(self) -> float:
         """Seconds per step."""
         return (self.high - self.low) / self.steps
+
+    def ending(self, rows: NDArray[np.int32], trace: Trace) -> NDArray[np.int32]:
+        """Return those of the rows that end within the window."""
+        if self.whole:
+            return rows
+        return rows[(trace.end[rows] > self.low) & (trace.end[rows] <= self.high)]
 
 
 def step_window(program: Program, trace: Trace) -> StepWindow:

@@ -36,11 +36,6 @@ class BreadthFirst(Schedule):
             nearest = Shape(shape.ranks, shape.microbatches, 2)
             raise self.refuse("a rank holds two or more chunks", shape, nearest, "use schedule gpipe")
 
-    def placement(self, shape: Shape) -> Placement:
-        """Return one lane, chunk c on rank c mod p."""
-        self.check(shape)
-        return Placement.linear(shape)
-
     def readable(self, shape: Shape, placement: Placement) -> list[Iterator[Action]]:
         """Return F of chunk 0 for all microbatches, of chunk 1, ..., then B from the last chunk, for every rank."""
         self.check(shape)

@@ -1,11 +1,10 @@
-"""What schedules of one lane with one chunk per rank have in common: which shapes they take, and where stages live."""
+"""What schedules of one lane with one chunk per rank have in common: which shapes they take."""
 
 from __future__ import annotations
 
 from typing import ClassVar
 
 from simulator.schedules.base import Schedule, Shape
-from simulator.schedules.placement import Placement
 
 __all__ = ["OneChunk"]
 
@@ -28,12 +27,3 @@ class OneChunk(Schedule):
         if shape.chunks_per_rank != 1:
             nearest = Shape(shape.ranks, shape.microbatches)
             raise self.refuse("a rank holds one chunk", shape, nearest, f"use schedule {self.instead}")
-
-    def placement(self, shape: Shape) -> Placement:
-        """Return one lane, stage i on rank i.
-
-        Raises:
-            PlanError: `check` refuses the shape.
-        """
-        self.check(shape)
-        return Placement.linear(shape)

@@ -120,6 +120,11 @@ class PipelineOrder:
         columns = {name: grid[chosen] for name, grid in zip(names, grids, strict=True)}
         return cls(np.concatenate([[0], np.cumsum(chosen.sum(axis=1))]), **columns)
 
+    @property
+    def completes(self) -> NDArray[np.bool_]:
+        """[actions] whether the backward of its part is over with it: B and W."""
+        return np.asarray((self.kind == 1) | (self.kind == 3))
+
     @classmethod
     def from_actions(cls, ranks: Iterable[Iterable[Cell]]) -> PipelineOrder:
         """Return the order that runs these actions and fused pairs, one iterable per rank.

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from simulator.schedules.arrange import by_slots
-from simulator.schedules.interleaved_1f1b import Interleaved1F1B, round_size
+from simulator.schedules.interleaved_1f1b import Interleaved1F1B, round_size, visits, visits_plainly
 from simulator.schedules.order import Action, F, I, PipelineOrder, W
 from simulator.schedules.placement import Placement
 from simulator.schedules.shape import Shape
@@ -29,11 +29,11 @@ class InterleavedZeroBubble(Interleaved1F1B):
         self.check(shape)
         p, m, v = shape.ranks, shape.microbatches, shape.chunks_per_rank
         g = round_size(m, p)
-        visits = [(turn, i) for start in range(0, m, g) for turn in range(v) for i in range(start, start + g)]
+        chunks = visits_plainly(shape)
 
         def of_rank(rank: int) -> Iterator[Action]:
-            forwards = iter([F(turn * p + rank, i) for turn, i in visits])
-            inputs = [I((v - 1 - turn) * p + rank, i) for turn, i in visits]
+            forwards = iter([F(turn * p + rank, i) for turn, i in chunks])
+            inputs = [I((v - 1 - turn) * p + rank, i) for turn, i in chunks]
             weights = iter([W(a.chunk, a.microbatch) for a in inputs])
             for _ in range(min((v - 1) * g + p - 1 - rank, m * v)):
                 yield next(forwards)
@@ -59,7 +59,7 @@ class InterleavedZeroBubble(Interleaved1F1B):
         visit = np.arange(m * v, dtype=np.int32)
         forwards, weights = 3 * (visit - ((v - 1) * g + p - 1 - rank)), 3 * (visit + rank) + 2
         inputs = np.broadcast_to(3 * visit + 1, forwards.shape)
-        turn, microbatch = visit // g % v, visit // (g * v) * g + visit % g
+        turn, microbatch = visits(shape)
         chunk = np.concatenate([turn, v - 1 - turn, v - 1 - turn]) * p + rank
         slots = np.concatenate([forwards, inputs, weights], axis=1)
         return by_slots(slots, np.repeat([0, 2, 3], m * v), chunk, np.tile(microbatch, 3))

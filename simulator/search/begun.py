@@ -6,7 +6,7 @@ Its own bound and that of its family ask for the same plan soon after each other
 from __future__ import annotations
 
 from simulator.job import Job
-from simulator.lowering import begin, resolve
+from simulator.lowering import begin, resolve_on
 from simulator.lowering.steps.state import State
 from simulator.remembered import Remembered, kept
 from simulator.search.space import Point, Space
@@ -27,7 +27,7 @@ class Begun:
     def __init__(self, space: Space, point: Point) -> None:
         self.job: Job = space.job_of(point)
         cluster = self.job.cluster
-        self.resolved = resolve(self.job.workload, self.job.plan, cluster.world_size, f"cluster {cluster.name!r}")
+        self.resolved = resolve_on(self.job.workload, self.job.plan, cluster)
 
     @kept
     def state(self) -> State:

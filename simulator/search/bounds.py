@@ -187,7 +187,7 @@ def _times(state: State) -> np.ndarray:
     """[ranks, 2, chunks] how often a rank runs each chunk forward, and backward to its end."""
     order, rank = state.order, state.pattern.rank
     out = np.zeros((state.ranks, 2, len(state.chunks)))
-    for way, mine in enumerate((order.kind == 0, (order.kind == 1) | (order.kind == 3))):
+    for way, mine in enumerate((order.kind == 0, order.completes)):
         np.add.at(out, (rank[mine], way, order.chunk[mine]), 1.0)
     return out
 

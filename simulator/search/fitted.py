@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from simulator.errors import PlanError
 from simulator.job import Job
-from simulator.lowering import begin, resolve
+from simulator.lowering import begin, resolve_on
 from simulator.lowering.steps.state import State
 from simulator.search.held import held_bytes
 from simulator.search.split import Seconds, timed_split, work_of
@@ -39,7 +39,7 @@ def fitted_split(job: Job) -> tuple[int, ...]:
     Raises:
         PlanError: the plan cannot be, has one chunk, is dealt out so anyway, or no split has room.
     """
-    resolved = resolve(job.workload, job.plan, job.cluster.world_size, f"cluster {job.cluster.name!r}")
+    resolved = resolve_on(job.workload, job.plan, job.cluster)
     state = begin(job.workload, resolved)
     work = work_of(job, state)
     if not work.alone:
@@ -91,7 +91,7 @@ def _most_layers(job: Job, state: State, balanced: tuple[int, ...]) -> NDArray[n
     if other.min() < 1 or (one == other).any():
         return everything
     split = replace(job, plan=job.plan.model_copy(update={"layer_split": tuple(other.tolist())}))
-    resolved = resolve(split.workload, split.plan, split.cluster.world_size, f"cluster {split.cluster.name!r}")
+    resolved = resolve_on(split.workload, split.plan, split.cluster)
     held = [held_bytes(job, state), held_bytes(split, begin(split.workload, resolved))]
     slope = (held[1] - held[0]) / (other - one)
     room = _FULL * job.cluster.gpu.usable_memory - held[0]

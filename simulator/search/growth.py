@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 import math
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from simulator.job import Job
 from simulator.plan.plan import Plan
@@ -144,11 +144,11 @@ def _round(size: float) -> int:
     return max(128, round(size / 128) * 128)
 
 
-def _planned(plan: Plan, **fields: Any) -> Plan:
+def _planned(plan: Plan, **fields: object) -> Plan:
     return validate_spec(plan.model_dump(exclude_unset=True, context=WRITTEN) | fields, Plan, "this plan")
 
 
-def _modelled(model: Model, **sizes: Any) -> Model:
+def _modelled(model: Model, **sizes: object) -> Model:
     """Return a model with other sizes."""
     said = model.model_dump(exclude_unset=True) | sizes | {"parameters_published": None}
     return validate_spec(said, Model, f"model {model.name!r} grown")

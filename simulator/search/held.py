@@ -241,7 +241,7 @@ def _moments(structure: Structure, class_of: tuple[int, ...]) -> _Moments:
     """Leave out what was there before, and moments at which the same action begins with less of everything."""
     order, rank, kinds = structure.order, structure.pattern.rank, max(class_of) + 1
     chunk = np.array(class_of)[order.chunk]
-    starts, frees = order.kind == 0, (order.kind == 1) | (order.kind == 3)
+    starts, frees = order.kind == 0, order.completes
     changes = starts.astype(np.int64) - frees
     code = (rank * 2 + ~starts) * kinds + chunk
     held = np.empty((kinds, order.size), np.int64)

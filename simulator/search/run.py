@@ -219,6 +219,13 @@ class Run:
         found = np.setdiff1d(self.bounds.numbers, self.ledger.bounded.numbers, assume_unique=True)
         return np.asarray(np.setdiff1d(found, known, assume_unique=True), np.int64)
 
+    def weighed(self, candidate: Candidate) -> float:
+        """Return what is made least of a simulated plan, and more where it lacks memory."""
+        value = candidate.value(self.objective)
+        if candidate.feasible(self.probability):
+            return value
+        return value * (2.0 + _TOO_MUCH * max(0.0, candidate.peak_memory / candidate.capacity - 1.0))
+
     def _progress(self) -> None:
         now = time.monotonic()
         if now - self._told < _EVERY:
@@ -258,6 +265,8 @@ class Run:
         return max(0.0, left) if left < math.inf else None
 
 
+_TOO_MUCH = 10.0
+"""How much worse a plan counts that lacks as much memory as the GPU has."""
 _EVERY = 1.0
 """Seconds between two lines that tell how far it is."""
 _BAR = 20

@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
-from typing import Any
 
 from simulator.errors import SpecError
 from simulator.processes import Helpers, processes_of
@@ -38,7 +37,7 @@ def search(
     deadline: float | None = None,
     budget: float | None = None,
     processes: int = 1,
-    like: Mapping[str, Any] | None = None,
+    like: Mapping[str, object] | None = None,
     tell: Callable[[str], None] = lambda line: None,
     partial: bool = False,
 ) -> Answer:

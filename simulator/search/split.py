@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from simulator.costs.tables import machine_of, price_table
 from simulator.errors import PlanError
 from simulator.job import Job
-from simulator.lowering import begin, resolve
+from simulator.lowering import begin, resolve_on
 from simulator.lowering.steps.state import State
 from simulator.workload.layer_kind import is_layer
 
@@ -39,7 +39,7 @@ def timed_split(job: Job) -> Counts:
         PlanError: the plan cannot be, has one chunk, or is dealt out so anyway.
     """
     cluster = job.cluster
-    resolved = resolve(job.workload, job.plan, cluster.world_size, f"cluster {cluster.name!r}")
+    resolved = resolve_on(job.workload, job.plan, cluster)
     work = work_of(job, begin(job.workload, resolved))
     seconds, fixed = (tuple(some.sum(axis=0).tolist()) for some in (work.layers, work.fixed))
     found = _dealt(seconds, fixed, None if work.alone else tuple(work.rank_of.tolist()), work.balanced)

@@ -71,7 +71,7 @@ def _exchange(resolved: ResolvedPlan) -> dict[str, Any]:
 
 
 def _provenance(
-    workload: Workload, resolved: Any, cluster: Cluster, assumptions: tuple[str, ...], parts: tuple[Part, ...]
+    workload: Workload, resolved: ResolvedPlan, cluster: Cluster, assumptions: tuple[str, ...], parts: tuple[Part, ...]
 ) -> dict[str, object]:
     from simulator import __version__
 

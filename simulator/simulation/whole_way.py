@@ -13,7 +13,7 @@ from simulator.engine import run
 from simulator.errors import ProgramError, SpecError, refuse
 from simulator.hardware.cluster import Cluster
 from simulator.job import Job
-from simulator.lowering import ResolvedPlan, resolve
+from simulator.lowering import ResolvedPlan, resolve_on
 from simulator.lowering.layers.expand import layer_costs
 from simulator.lowering.resolve.framework_rules import beyond_framework
 from simulator.lowering.steps.bucket_parts import is_cut
@@ -67,7 +67,7 @@ def simulate(
     >>> 5 < prediction.step_time < 60, prediction.fits
     (True, True)
     """
-    resolved = resolve(workload, plan, cluster.world_size, f"cluster {cluster.name!r}", tries=True)
+    resolved = resolve_on(workload, plan, cluster, tries=True)
     if resolved.exchange.one_process and cluster.nodes > 1:
         refuse(
             "one process has the GPUs of one node",

@@ -353,10 +353,10 @@ def _derived(kind: str, path: str, settings: Sequence[str]) -> dict[str, str]:
 
 def _derived_job(path: str, settings: Sequence[str]) -> dict[str, str]:
     from simulator.job import load_job
-    from simulator.lowering import resolve
+    from simulator.lowering import resolve_on
 
     job = load_job(path, settings)
-    resolved = resolve(job.workload, job.plan, job.cluster.world_size, f"cluster {job.cluster.name!r}")
+    resolved = resolve_on(job.workload, job.plan, job.cluster)
     axes = " x ".join(f"{axis} {size}" for axis, size in resolved.axes)
     held = f"{resolved.microbatches} of {resolved.microbatch_size} per replica"
     if resolved.stages:

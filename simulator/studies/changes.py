@@ -21,7 +21,7 @@ from simulator.plan.plan import Plan
 from simulator.remembered import undisturbed
 from simulator.report.prediction import Prediction
 from simulator.schedules import SCHEDULES
-from simulator.schedules.base import Shape
+from simulator.schedules.base import Schedule, Shape
 from simulator.search.space import setting_value
 from simulator.simulation import simulate_job
 from simulator.specs import validate_spec
@@ -254,7 +254,7 @@ def _pipeline_changes(now: ResolvedPlan) -> Iterator[Change]:
         yield Change(name="receives posted ahead (p2p latency)", plan={"p2p": "latency"})
 
 
-def chunks_for(schedule: Any, shape: Shape) -> int | None:
+def chunks_for(schedule: Schedule, shape: Shape) -> int | None:
     """Return the chunks per rank with which a schedule has an order: those of the shape, else 1, else 2; None without any.
 
     >>> chunks_for(SCHEDULES.get("gpipe"), Shape(4, 8, 3))

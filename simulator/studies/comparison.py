@@ -6,13 +6,11 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-import numpy as np
-
 from simulator.energy.step_power import StepPower, step_power
 from simulator.errors import SimulatorError, SpecError, UnknownNameError
 from simulator.job import Job, parse_value
-from simulator.lowering import resolve
-from simulator.program.program import CATEGORIES, TRANSFER, Link
+from simulator.lowering import resolve_on
+from simulator.program.program import CATEGORIES, TRANSFER
 from simulator.report.columns import COLUMNS, account_column
 from simulator.report.frames import Record, Records, Tabular
 from simulator.report.prediction import Prediction
@@ -285,7 +283,7 @@ def _pace(p: Prediction, best: Prediction | None) -> str:
     return ", as quick within the band" if _rate(p) * best.high >= best.tokens else ""
 
 
-def _plain(value: Any) -> object:
+def _plain(value: object) -> object:
     """A setting's value as a cell."""
     return value if isinstance(value, str | int | float) else str(value)
 
@@ -371,7 +369,7 @@ def job_shape(job: Job) -> Shape:
     Raises:
         PlanError: the plan cannot be.
     """
-    resolved = resolve(job.workload, job.plan, job.cluster.world_size, f"cluster {job.cluster.name!r}")
+    resolved = resolve_on(job.workload, job.plan, job.cluster)
     return Shape(resolved.pipeline_parallel, resolved.microbatches, resolved.chunks_per_rank)
 
 
@@ -385,12 +383,11 @@ def _pipeline_facts(job: Job, prediction: Prediction) -> PipelineFacts | None:
     copies = schedule.placement(shape).weight_copies() * versions
     program = prediction.program
     one = program.rank < dict(program.axes).get("pp", program.ranks)  # the first class of replicas, where they differ
-    sent = program.item[(program.kind == TRANSFER) & one & (program.step == 0)]
-    sizes = np.array([item.message if isinstance(item, Link) else 0.0 for item in program.items])
+    sent = program.messages[(program.kind == TRANSFER) & one & (program.step == 0)]
     return PipelineFacts(
         ranks=shape.ranks,
         activations=float(prediction.memory.by_category[:, CATEGORIES.index("activations")].max()),
         weight_copies=int(copies.max()),
         messages=len(sent),
-        message_bytes=float(sizes[sent].sum()),
+        message_bytes=float(sent.sum()),
     )

@@ -9,7 +9,7 @@ from typing import Any
 
 from simulator.errors import PlanError
 from simulator.job import Job
-from simulator.lowering import longest_reversal, resolve
+from simulator.lowering import longest_reversal, resolve_on
 from simulator.program.prices import PriceClass
 from simulator.program.program import CATEGORIES
 from simulator.report.prediction import Prediction
@@ -24,7 +24,7 @@ from simulator.studies.measured import class_seconds
 from simulator.studies.other_plan import other_plan
 from simulator.units import show
 
-__all__ = ["ACCOUNT_WORDS", "Explanation", "explain", "from_peak_to_step"]
+__all__ = ["ACCOUNT_WORDS", "Explanation", "explain", "from_peak_to_step", "leaving_nodes"]
 
 _MOST_GAINS = 12
 _NOTICEABLE = 0.001
@@ -131,7 +131,7 @@ class Explanation:
             (str(which), show(s, "s"), percent(s / p.step_time)) for which, s in list(self.classes.items())[:8]
         )
         blocks = p.provenance["host_bound"]
-        leaving = sorted({re.sub(r"( of rank)? \d+( to \d+)?", "", name) for name in p.provenance["placement"]})
+        leaving = leaving_nodes(p)
         return Section(
             title="what binds: the longest chain of work and messages, by what sets its speed",
             table=Table(headings=("", "", ""), rows=rows),
@@ -247,9 +247,14 @@ def explain(job: Job, prediction: Prediction, engine: str = "compiled", search: 
     )
 
 
+def leaving_nodes(prediction: Prediction) -> list[str]:
+    """Return the names of what leaves the node, each once, whatever its ranks."""
+    return sorted({re.sub(r"( of rank)? \d+( to \d+)?", "", name) for name in prediction.provenance["placement"]})
+
+
 def _turns(job: Job) -> tuple[str, Reversal] | None:
     """What the longest chunk of a job runs backward, where layers do not all do the same."""
-    resolved = resolve(job.workload, job.plan, job.cluster.world_size, f"cluster {job.cluster.name!r}")
+    resolved = resolve_on(job.workload, job.plan, job.cluster)
     if not resolved.recomputes.method:
         return None
     return resolved.recomputes.text, longest_reversal(job.workload, resolved)

@@ -265,12 +265,17 @@ def _alone(job: Job) -> Job:
     return replace(job, plan=Plan.model_validate(kept))
 
 
+def _on_one_gpu(job: Job) -> Job:
+    """A job on one GPU of its cluster, without a way to split."""
+    return replace(_alone(job), cluster=job.cluster.resized(1))
+
+
 _KERNELS = ("framework", "attention", "recompute", "dropout", "fused_cross_entropy")
 
 
 def _fits_one(job: Job, probability: float) -> bool:
     """Whether the model trains on one GPU alone, in some plan of one."""
-    one = replace(job, cluster=job.cluster.resized(1), plan=_alone(job).plan)
+    one = _on_one_gpu(job)
     family = next(family for family in FAMILIES if family.name == "as it is")
     space = family.space(one)
     return space is not None and bool(_searched(space, probability).best)
@@ -281,7 +286,7 @@ def _largest_layer(job: Job) -> float:
     from simulator.lowering import begin
     from simulator.lowering.steps.update import optimizer_bytes
 
-    one = replace(job, cluster=job.cluster.resized(1), plan=_alone(job).plan)
+    one = _on_one_gpu(job)
     resolved = resolve(one.workload, one.plan, 1, "one GPU")
     each = resolved.precision.element + resolved.gradient_bytes + optimizer_bytes(begin(one.workload, resolved))
     return max(cost.parameters for cost in layer_costs(one.workload, resolved).values()) * each

@@ -73,7 +73,7 @@ class Journal:
         self._end = places.pop()
         return places
 
-    def entries(self) -> Iterator[tuple[int, str, dict[str, Any]]]:
+    def entries(self) -> Iterator[tuple[int, str, dict[str, object]]]:
         """Yield (place, key, row) of all points, as they stand in the file."""
         for place, line in self._lines():
             entry = _entry(line)

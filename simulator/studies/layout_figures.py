@@ -18,7 +18,7 @@ from simulator.partition.derive import DerivedOp, derive
 from simulator.partition.einsum_text import einsum_text
 from simulator.partition.exchanges import Collective
 from simulator.partition.infer import Inferred
-from simulator.partition.layout import PARTIAL, Placement, Shard
+from simulator.partition.layout import PARTIAL, Mesh, Placement, Shard
 from simulator.partition.placements import LaidOut
 from simulator.partition.sbp import to_sbp
 from simulator.partition.signatures import Chosen, op_boxing_bytes
@@ -32,8 +32,6 @@ from simulator.workload.operator import KernelStyle
 from simulator.workload.precision import precision_named
 
 __all__ = ["Block", "LayoutFigures", "OpFigures", "layout_figures", "model_blocks"]
-
-Mesh = tuple[tuple[str, int], ...]
 
 
 @dataclass(frozen=True, slots=True)

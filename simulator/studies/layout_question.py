@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from simulator.errors import LayoutError, SpecError, UnknownNameError
 from simulator.importers.jobs import is_foreign, model_of
 from simulator.partition.infer import Inferred, infer
-from simulator.partition.layout import ACTIVATIONS, MATRICES, PARTIAL, VECTORS, Layout, Rule, Shard, kind_of
+from simulator.partition.layout import ACTIVATIONS, MATRICES, PARTIAL, VECTORS, Layout, Mesh, Rule, Shard, kind_of
 from simulator.partition.layout_file import load_layout_file
 from simulator.partition.placements import LaidOut, lay_out, local_dims, tensors_of
 from simulator.partition.sbp import from_sbp
@@ -26,7 +26,6 @@ __all__ = ["LayoutAsked", "answer_layout", "model_named", "read_layout"]
 
 MOST_TOKENS = 10**9
 Maps = Mapping[str, tuple[str, ...]]
-Mesh = tuple[tuple[str, int], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,13 +15,13 @@ from simulator.hardware.fabric import place_group
 from simulator.lowering.layers.rows import Rows
 from simulator.partition.derive import DerivedOp
 from simulator.partition.exchanges import Collective
+from simulator.partition.layout import Mesh
 from simulator.program.calls import AttentionCall, Product, Traffic
 from simulator.workload.graph import Attention, Kernel
 from simulator.workload.graph import Product as ProductOp
 
 __all__ = ["Seconds", "op_seconds"]
 
-Mesh = tuple[tuple[str, int], ...]
 _ORDERS = {"forward": "TN", "input": "NN", "weight": "NT"}
 
 

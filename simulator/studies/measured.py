@@ -131,9 +131,7 @@ def class_seconds(prediction: Prediction) -> dict[PriceClass, float]:
     """Return seconds of a step's critical path by price class, the largest first; where steps run into each other, what ends in the
     window of one."""
     program, prices, trace, window = prediction.program, prediction.prices, prediction.trace, prediction.window
-    path = critical_path(program, prices, trace)
-    if not window.whole:
-        path = path[(trace.end[path] > window.low) & (trace.end[path] <= window.high)]
+    path = window.ending(critical_path(program, prices, trace), trace)
     seconds = prices.class_share[program.item[path]].sum(axis=0) / window.steps
     pairs = sorted(zip(prices.classes, seconds.tolist(), strict=True), key=lambda pair: -pair[1])
     return {which: s for which, s in pairs if s > 0}

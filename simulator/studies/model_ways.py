@@ -27,9 +27,9 @@ from simulator.errors import PlanError, SpecError
 from simulator.hardware.cluster import load_cluster
 from simulator.hardware.fabric import fabric_of, place_group
 from simulator.partition.derive import derive
-from simulator.partition.layout import Layout
+from simulator.partition.layout import Layout, Mesh
 from simulator.planners.alpa_layout import AlpaLayout
-from simulator.planners.problems.layouts import Choices, Layouts, Mesh, make_layouts
+from simulator.planners.problems.layouts import Choices, Layouts, make_layouts
 from simulator.planners.problems.meshes import Meshes
 from simulator.studies.layout_figures import Block, model_blocks
 from simulator.studies.layout_seconds import op_seconds

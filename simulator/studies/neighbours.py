@@ -29,7 +29,7 @@ from simulator.hardware.fabric import GroupPlacement, place_group, place_hop
 from simulator.hardware.neighbours import Neighbour, nodes_in_each_pod, rate_beside
 from simulator.job import Job, check_equal_stages, load_job
 from simulator.program.calls import NodeExchange
-from simulator.program.program import COLLECTIVE, TRANSFER, Link, Program
+from simulator.program.program import COLLECTIVE, TRANSFER, Axes, Link, Program
 from simulator.report.prediction import Prediction
 from simulator.report.table import Section, Table
 from simulator.simulation import simulate_job
@@ -38,7 +38,6 @@ from simulator.units import show
 __all__ = ["Beside", "Placed", "beside_neighbours", "bytes_leaving"]
 
 _ROUNDS, _SETTLED = 40, 1e-3
-Axes = tuple[tuple[str, int], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -6,12 +6,11 @@ import importlib.util
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 __all__ = ["picture", "slide"]
 
 
-def slide(draw: Callable[..., Any], **choices: Sequence[Any]) -> None:
+def slide(draw: Callable[..., object], **choices: Sequence[object]) -> None:
     """Call `draw` with a value of every list, chosen by sliders; without ipywidgets with the first of each.
 
     Args:
@@ -44,7 +43,7 @@ def _in_notebook() -> bool:
     return shell is not None and hasattr(shell, "kernel")
 
 
-def picture(plot: Callable[..., Path], *arguments: Any, width: int = 1000, **more: Any) -> None:
+def picture(plot: Callable[..., Path], *arguments: object, width: int = 1000, **more: object) -> None:
     """Display what a plot draws; `plot` takes the path of its file as the last of the arguments without a name.
 
     Args:

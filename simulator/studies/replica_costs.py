@@ -18,7 +18,7 @@ from simulator.hardware.conditions import condition
 from simulator.hardware.fabric import fabric_of, place_group
 from simulator.hardware.parts import which_parts
 from simulator.job import Job
-from simulator.lowering import begin, lower_resolved, resolve
+from simulator.lowering import begin, lower_resolved, resolve_on
 from simulator.lowering.memory.remember import largest_mark
 from simulator.lowering.steps.parameters import rank_held
 from simulator.lowering.steps.state import State
@@ -43,7 +43,7 @@ def make_unlike_replicas(job: Job) -> UnlikeReplicas:
         SpecError: replicas do not share all GPUs evenly.
     """
     plan, cluster = job.plan.model_copy(update={"layer_split": None, "replica_layer_splits": None}), job.cluster
-    resolved = resolve(job.workload, plan, cluster.world_size, f"cluster {cluster.name!r}")
+    resolved = resolve_on(job.workload, plan, cluster)
     if not resolved.schedule.updates_each_microbatch or resolved.tensor_parallel > 1 or resolved.context_parallel > 1:
         refuse(
             "replicas are pipelines of one GPU a stage, which change their weights after every minibatch",

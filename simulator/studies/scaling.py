@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from simulator.errors import PlanError, SimulatorError, SpecError
+from simulator.job import Job
 from simulator.report.frames import Record, Records, Tabular
 from simulator.report.prediction import Prediction
 from simulator.report.schema import SCHEMA_VERSION
@@ -221,7 +222,7 @@ def scaling(
 
 
 def _point(
-    loader: VariantLoader, settings: Sequence[str], like: Any, gpus: int, mode: str, engine: str
+    loader: VariantLoader, settings: Sequence[str], like: Job, gpus: int, mode: str, engine: str
 ) -> tuple[Point, Prediction | None]:
     before, batch = like.cluster.world_size, like.workload.global_batch_size
     if mode == "weak":

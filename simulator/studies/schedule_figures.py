@@ -17,7 +17,7 @@ from simulator.lowering.abstract import abstract_program
 from simulator.lowering.steps.ordered import ordered
 from simulator.program.critical import critical_path
 from simulator.program.prices import Prices
-from simulator.program.program import COMPUTE, TRANSFER, Link, Program
+from simulator.program.program import COMPUTE, TRANSFER, Program
 from simulator.program.trace import Trace
 from simulator.report.frames import Record, Records, Tabular
 from simulator.report.memory import memory_peaks
@@ -294,5 +294,4 @@ def _spans(
 
 def _volume(program: Program) -> float:
     """Sum of the messages of all transfers."""
-    sizes = np.array([item.message if isinstance(item, Link) else 0.0 for item in program.items])
-    return float(sizes[program.item[program.kind == TRANSFER]].sum())
+    return float(program.messages[program.kind == TRANSFER].sum())

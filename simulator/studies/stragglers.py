@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
+from simulator.hardware.parts import Part
 from simulator.job import Job
 from simulator.report.prediction import Prediction
 from simulator.report.ranks import critical_seconds, straggler
@@ -94,6 +95,6 @@ def find_stragglers(job: Job, prediction: Prediction, engine: str = "compiled") 
     )
 
 
-def _cost(name: str, job: Job, prediction: Prediction, parts: Any, engine: str) -> PartCost:
+def _cost(name: str, job: Job, prediction: Prediction, parts: tuple[Part, ...], engine: str) -> PartCost:
     other = simulate_job(replace(job, cluster=replace(job.cluster, parts=parts)), engine).step_time
     return PartCost(name=name, step_time=other, costs=prediction.step_time - other)

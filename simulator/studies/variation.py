@@ -21,8 +21,8 @@ from simulator.engine.sampled import Chain, SampledEngine
 from simulator.errors import PlanError, SpecError, refuse
 from simulator.hardware.jitter import Jitter
 from simulator.job import Job
-from simulator.lowering import lower_resolved, resolve
-from simulator.program.program import COMPUTE
+from simulator.lowering import lower_resolved, resolve_on
+from simulator.program.program import COMPUTE, Program
 from simulator.program.replicas import replica_mesh
 from simulator.report.table import Section, Table, percent
 from simulator.units import show
@@ -151,7 +151,7 @@ def vary(
         PlanError: noise is described of what the plan does not have.
     """
     jitter = described_noise(job, samples, seed)
-    resolved = resolve(job.workload, job.plan, job.cluster.world_size, f"cluster {job.cluster.name!r}")
+    resolved = resolve_on(job.workload, job.plan, job.cluster)
     if len(resolved.step_kinds) > 1:
         kinds = ", ".join(kind.name for kind in resolved.step_kinds)
         refuse(
@@ -250,7 +250,7 @@ def described_noise(job: Job, samples: int = DEFAULT_SAMPLES, seed: int = 0) -> 
     return job.jitter
 
 
-def _noisy(priced: Priced, program: Any) -> NoisyStep:
+def _noisy(priced: Priced, program: Program) -> NoisyStep:
     mesh = replica_mesh(program)
     class_of = priced.class_of if len(priced.class_of) else np.zeros(mesh.count, np.int64)
     return NoisyStep(program=program, mesh=mesh, class_of=class_of, prices=priced.prices, item_of=priced.item_of)

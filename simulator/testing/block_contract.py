@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 from simulator.lowering import resolve
 from simulator.lowering.layers.expand import layer_costs, layer_kinds
@@ -33,7 +32,7 @@ from simulator.workload.workload import Workload
 
 __all__ = ["SMALL", "STYLES", "BlockContract", "small_model", "trying"]
 
-SMALL: dict[str, Any] = {
+SMALL: dict[str, object] = {
     "name": "small",
     "family": "contract",
     "layers": 2,
@@ -71,7 +70,7 @@ _TENSOR = (1, 2, 4)
 """Ways in which tensor parallelism divides it."""
 
 
-def small_model(**fields: Any) -> Model:
+def small_model(**fields: object) -> Model:
     """A model of `SMALL` with other fields, such as `attention="mine"` or `mixers=["mine"]`."""
     return validate_spec(SMALL | fields, Model, "block contract")
 

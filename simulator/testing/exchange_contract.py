@@ -5,16 +5,15 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 from dataclasses import replace
-from pathlib import Path
 
 from simulator.collectives.base import KINDS
 from simulator.lowering.exchanges.base import GradientExchange, Part, StepKind, Terms
 from simulator.lowering.layers.rows import Rows
 from simulator.plan.plan import Plan
 from simulator.program.program import COLLECTIVE, OperatorTable
+from simulator.testing.member_contract import MemberContract
 from simulator.units import BYTES_PER_ELEMENT
 from simulator.workload.optimizers import optimizer_cost
 
@@ -29,14 +28,17 @@ _TERMS = (
 )
 
 
-class ExchangeContract:
+class ExchangeContract(MemberContract):
     """The promises of one exchange.
 
     Args:
         exchange: the one to check.
     """
 
+    what = "gradient exchange"
+
     def __init__(self, exchange: GradientExchange) -> None:
+        super().__init__(exchange)
         self.exchange = exchange
 
     def check_all(self) -> None:
@@ -57,9 +59,7 @@ class ExchangeContract:
             AssertionError: one is missing or wrong.
         """
         member = self.exchange
-        stem = Path(inspect.getfile(type(member))).stem
-        self._require(member.name == stem, f"its name is the name of its file, {stem!r}")
-        self._require(bool(getattr(member, "source", "").strip()), "it names its source")
+        self.check_named()
         self._require(member.usual or bool(member.unsaid.strip()), "it says what a prediction does not tell of it")
         for option in member.options:
             self._require(option in Plan.model_fields, f"its option {option!r} is a choice of a plan")
@@ -123,7 +123,3 @@ class ExchangeContract:
             for work, message in zip(table.work, table.message.tolist(), strict=True):
                 sent += message * (2.0 if work == "all_reduce" else 1.0)
         return sent
-
-    def _require(self, condition: bool, promise: str) -> None:
-        if not condition:
-            raise AssertionError(f"gradient exchange {self.exchange.name} breaks its contract: {promise}")

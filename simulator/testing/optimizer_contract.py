@@ -7,12 +7,11 @@ bytes per parameter, and both must be the same number.
 
 from __future__ import annotations
 
-import inspect
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from pathlib import Path
 
+from simulator.testing.member_contract import MemberContract
 from simulator.workload.optimizers.base import Optimizer, OptimizerCost
 
 __all__ = ["MATRIX", "OptimizerContract", "StateTensor", "States"]
@@ -48,14 +47,17 @@ States = Callable[[tuple[int, ...], int], Iterable[StateTensor]]
 """(shape of the weight, bytes of a number of the weight that is updated) -> the states kept for it."""
 
 
-class OptimizerContract:
+class OptimizerContract(MemberContract):
     """The promises of one optimizer, over the precisions that it meets.
 
     Args:
         optimizer: the one to check.
     """
 
+    what = "optimizer"
+
     def __init__(self, optimizer: Optimizer) -> None:
+        super().__init__(optimizer)
         self.optimizer = optimizer
 
     def check_all(self, states: States) -> None:
@@ -75,9 +77,7 @@ class OptimizerContract:
             AssertionError: one is missing or wrong.
         """
         member = self.optimizer
-        stem = Path(inspect.getfile(type(member))).stem
-        self._require(member.name == stem, f"its name is the name of its file, {stem!r}")
-        self._require(bool(getattr(member, "source", "").strip()), "it names the source of its rule")
+        self.check_named()
         self._require(all(isinstance(alias, str) and alias for alias in member.aliases), "its aliases are names")
         whole = isinstance(member.listed_results, int) and member.listed_results >= 0
         self._require(whole, f"listed_results is a whole number >= 0, not {member.listed_results!r}")
@@ -130,10 +130,6 @@ class OptimizerContract:
     def _moves(self, found: float, least: float, verb: str, what: str, where: str) -> None:
         fits = found >= least * (1 - 1e-9)
         self._require(fits, f"it {verb} {found:g} B per parameter with {where}, but {what} alone are {least:g}")
-
-    def _require(self, condition: bool, promise: str) -> None:
-        if not condition:
-            raise AssertionError(f"optimizer {self.optimizer.name} breaks its contract: {promise}")
 
 
 def _state(optimizer: Optimizer, weight: int, master: bool) -> float:

@@ -5,10 +5,8 @@
 
 from __future__ import annotations
 
-import inspect
 import re
 from collections.abc import Iterator
-from pathlib import Path
 
 from simulator.errors import PlanError
 from simulator.schedules.action import KINDS, Action, Cell
@@ -16,20 +14,24 @@ from simulator.schedules.base import Schedule, Shape
 from simulator.schedules.order import PipelineOrder
 from simulator.schedules.order_check import check_order
 from simulator.schedules.placement import Placement
+from simulator.testing.member_contract import MemberContract
 
 __all__ = ["ScheduleContract", "blocked_at"]
 
 _SHAPE = re.compile(r"nearest that works: ranks=(\d+), microbatches=(\d+), chunks_per_rank=(\d+)")
 
 
-class ScheduleContract:
+class ScheduleContract(MemberContract):
     """The promises of one schedule, checked over many small shapes (p <= 8, or what it offers in their place).
 
     Args:
         schedule: the schedule to check.
     """
 
+    what = "schedule"
+
     def __init__(self, schedule: Schedule) -> None:
+        super().__init__(schedule)
         self.schedule = schedule
 
     @staticmethod
@@ -67,9 +69,7 @@ class ScheduleContract:
             AssertionError: one is missing or wrong.
         """
         schedule = self.schedule
-        stem = Path(inspect.getfile(type(schedule))).stem
-        self._require(schedule.name == stem, f"its name is the name of its file, {stem!r}")
-        self._require(bool(getattr(schedule, "source", "").strip()), "it names the source of its rule")
+        self.check_named()
         self._require(all(isinstance(alias, str) and alias for alias in schedule.aliases), "its aliases are names")
         self._require(schedule.replicas >= 1, "replicas is at least 1")
 
@@ -154,11 +154,6 @@ class ScheduleContract:
         except PlanError as error:
             return str(error)
         return None
-
-    def _require(self, kept: bool, promise: str, shape: Shape | None = None) -> None:
-        if not kept:
-            where = f" at {shape}" if shape else ""
-            raise AssertionError(f"schedule {self.schedule.name} breaks its contract{where}: {promise}")
 
 
 def blocked_at(order: PipelineOrder, placement: Placement) -> list[Action]:

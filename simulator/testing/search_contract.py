@@ -7,9 +7,7 @@ simulated, by the grid.
 from __future__ import annotations
 
 import functools
-import inspect
 from contextlib import AbstractContextManager
-from pathlib import Path
 
 from simulator.job import job_from_names
 from simulator.search.answer import Answer
@@ -17,6 +15,7 @@ from simulator.search.search import search
 from simulator.search.space import Space, make_space, read_ranges
 from simulator.search.strategies import STRATEGIES
 from simulator.search.strategies.base import Strategy
+from simulator.testing.member_contract import MemberContract
 
 __all__ = ["SearchContract", "small_spaces", "trying"]
 
@@ -40,14 +39,17 @@ def trying(strategy: Strategy) -> AbstractContextManager[None]:
     return STRATEGIES.trying(strategy)
 
 
-class SearchContract:
+class SearchContract(MemberContract):
     """The promises of one strategy.
 
     Args:
         strategy: the one to check.
     """
 
+    what = "search strategy"
+
     def __init__(self, strategy: Strategy) -> None:
+        super().__init__(strategy)
         self.strategy = strategy
 
     def check_all(self) -> None:
@@ -66,10 +68,8 @@ class SearchContract:
         Raises:
             AssertionError: one is missing or wrong.
         """
-        stem = Path(inspect.getfile(type(self.strategy))).stem
-        self._require(self.strategy.name == stem, f"its name is the name of its file, {stem!r}")
-        for word in ("source", "proves"):
-            self._require(bool(getattr(self.strategy, word, "")), f"it says its {word}")
+        self.check_named()
+        self._require(bool(getattr(self.strategy, "proves", "")), "it says what it proves")
 
     def check(self, space: Space) -> None:
         """Check the answer to one space against all its plans, those included that the strategy adds.
@@ -103,7 +103,3 @@ class SearchContract:
     def _answer(self, space: Space) -> Answer:
         draws = self.strategy.draws
         return search(space, self.strategy.name, tries=_TRIES if draws else None, seed=1 if draws else None)
-
-    def _require(self, condition: bool, promise: str) -> None:
-        if not condition:
-            raise AssertionError(f"search strategy {self.strategy.name} breaks its contract: {promise}")

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from simulator.partition.halos import Halo
-from simulator.partition.layout import PARTIAL, Placement, Shard
+from simulator.partition.layout import PARTIAL, Mesh, Placement, Shard
 from simulator.partition.redistribute import Move
 from simulator.workload.graph import Dim
 
@@ -28,7 +28,7 @@ Parts = dict[tuple[int, ...], Array]
 class SimulatedRanks:
     """The ranks of a mesh; a tensor on them is a dict from coordinates to what lies there."""
 
-    mesh: tuple[tuple[str, int], ...]
+    mesh: Mesh
 
     @property
     def coordinates(self) -> list[tuple[int, ...]]:

@@ -14,7 +14,6 @@ import itertools
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -68,7 +67,7 @@ _LATENT = {
     "qk_rope_head_dim": 8,
     "v_head_dim": 8,
 }
-_SHAPES: tuple[dict[str, Any], ...] = (
+_SHAPES: tuple[dict[str, object], ...] = (
     {"experts": 4, "experts_per_token": 2, "mtp_layers": 1},
     {"mixers": ["mamba2", "delta"], **_STATES},
     {"attention": "latent", **_LATENT},

@@ -12,7 +12,7 @@ from simulator.report import sweep_plot
 
 def test_few_values_of_a_sweep_stand_under_the_axis(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     figures: list[Any] = []
-    monkeypatch.setattr(sweep_plot, "save_picture", lambda figure, path: figures.append(figure))
+    monkeypatch.setattr(sweep_plot, "save_picture", lambda figure, path, title: figures.append(figure))
     rows = [{"batch": batch, "step_time_s": 1.0, "fits": True} for batch in (512, 1024, 1536)]
     sweep_plot.plot_sweep(rows, ["batch"], tmp_path / "p.png")
     assert ["512", "1024", "1536"] == [label.get_text() for label in figures[0].axes[0].get_xticklabels()]
@@ -22,7 +22,7 @@ def test_many_lines_have_the_colour_of_the_setting_that_tells_most_of_them_apart
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     figures: list[Any] = []
-    monkeypatch.setattr(sweep_plot, "save_picture", lambda figure, path: figures.append(figure))
+    monkeypatch.setattr(sweep_plot, "save_picture", lambda figure, path, title: figures.append(figure))
     rows = [
         {"plan.a": x, "plan.b": b, "cluster.name": name, "step_time_s": x + b + 100.0 * (name == "slow"), "fits": True}
         for x in (1, 2)

@@ -8,6 +8,7 @@ from typing import Any
 
 from simulator.importers.table.rows import CannotPlace, Row, text
 from simulator.importers.vocabulary.names import load_names
+from simulator.importers.vocabulary.words import first_said
 from simulator.workload.model import Model
 from simulator.workload.optimizers import OPTIMIZERS
 
@@ -94,7 +95,7 @@ def row_optimizer(row: Row) -> tuple[str, tuple[str, ...]]:
     >>> row_optimizer({"framework": "torchtune + PagedAdamW8bit"})[0]
     'adam_8bit'
     """
-    found = next((name for pattern, name in _OPTIMIZERS if re.search(pattern, words_said(row))), None)
+    found = first_said(_OPTIMIZERS, words_said(row))
     return (found, (f"optimizer {found} (the row's own words)",)) if found else ("adam", ())
 
 
@@ -234,7 +235,7 @@ def row_loss(row: Row, model: Model, tokens: int) -> dict[str, Any]:
 
 def _loss_of_column(said: str) -> str:
     """Return apart, fused or pieces."""
-    found = next((kind for pattern, kind in _LOSS_KERNELS if re.search(pattern, said)), None)
+    found = first_said(_LOSS_KERNELS, said)
     if found is None:
         raise CannotPlace(
             f"loss_kernel {said[:40]!r} is not known: unfused, fused, in pieces, or how many pieces", counts=False
@@ -244,5 +245,4 @@ def _loss_of_column(said: str) -> str:
 
 def _loss_of_words(said: str) -> str:
     """Return apart, fused or pieces; "" where the words say none of them."""
-    kinds = {_LOSS_APART: "apart", _IN_CHUNKS: "pieces", _FUSED_LOSS: "fused"}
-    return next((kind for pattern, kind in kinds.items() if re.search(pattern, said)), "")
+    return first_said(((_LOSS_APART, "apart"), (_IN_CHUNKS, "pieces"), (_FUSED_LOSS, "fused")), said) or ""

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import itertools
 import re
+from collections.abc import Iterable
 
 from simulator.plan.recompute_policy import RecomputePolicy
 from simulator.specs import load_all, names
 
 __all__ = [
+    "first_said",
     "is_pretraining",
     "kernel_by_words",
     "precision_by_words",
@@ -60,7 +62,8 @@ _SCHEDULES = (
 )
 
 
-def _first(patterns: tuple[tuple[str, str], ...], said: str) -> str | None:
+def first_said(patterns: Iterable[tuple[str, str]], said: str) -> str | None:
+    """Return the name beside the first pattern that a text holds, in whatever case; None where it holds none."""
     return next((name for pattern, name in patterns if re.search(pattern, said.lower())), None)
 
 
@@ -70,7 +73,7 @@ def kernel_by_words(said: str) -> str | None:
     >>> kernel_by_words("CK v3 fused"), kernel_by_words("FlashAttention-3")
     ('te', 'flash3')
     """
-    return _first(_KERNELS, said)
+    return first_said(_KERNELS, said)
 
 
 def precision_by_words(said: str) -> str | None:
@@ -79,7 +82,7 @@ def precision_by_words(said: str) -> str | None:
     >>> precision_by_words("fp32+fp8"), precision_by_words("bf16 (fp32 master weights)"), precision_by_words("pure bf16")
     ('fp8', 'bf16', 'bf16_true')
     """
-    return _first(_PRECISIONS, said)
+    return first_said(_PRECISIONS, said)
 
 
 def recompute_by_words(said: str) -> str | None:
@@ -88,7 +91,7 @@ def recompute_by_words(said: str) -> str | None:
     >>> recompute_by_words("Full (every layer)"), recompute_by_words("selective (attention)")
     ('full', 'selective')
     """
-    return _first(_RECOMPUTE, said)
+    return first_said(_RECOMPUTE, said)
 
 
 def recompute_policy(said: str) -> str | None:
@@ -114,7 +117,7 @@ def schedule_by_words(said: str) -> str | None:
     >>> schedule_by_words("1F1B (non-interleaved)"), schedule_by_words("zero bubble")
     ('one_f_one_b', 'zb_h1')
     """
-    return _first(_SCHEDULES, said)
+    return first_said(_SCHEDULES, said)
 
 
 def zero_stage(said: str) -> int | None:

@@ -7,7 +7,6 @@ gather 0 | product 0 | product 1 | product 2            product 0 | product 1 | 
 from __future__ import annotations
 
 import functools
-from typing import Any
 
 from simulator.lowering.layers.layer_context import LayerContext
 from simulator.lowering.layers.rows import Rows
@@ -24,7 +23,7 @@ def write_in_pieces(
     phase: str,
     gathered: float,
     scattered: float,
-    **more: Any,
+    **more: object,
 ) -> None:
     """Write a GEMM cut along its rows: each piece's gather runs beside the product before it, its scatter beside the next.
 

@@ -109,17 +109,21 @@ def _piecewise(ctx: LayerContext, op: Product, d: Division) -> bool:
     return ctx.splits > 1 and bool(d.around.gathers or d.around.sums) and op.outputs[0].role != "logits"
 
 
+def _element_gathered(ctx: LayerContext, op: Product) -> float:
+    """Bytes of an element of a product's operand as it is gathered: quantised first where it is in 8 bits
+    (Transformer Engine, distributed.py: gather_along_first_dim of quantised tensors)."""
+    narrow = op.quantised and BYTES_PER_ELEMENT[ctx.precision.gemm] == 1 and ctx.precision.gathers_narrow
+    return ctx.precision.quantised_element if narrow else ctx.e
+
+
 def _matrix(ctx: LayerContext, o: Operator, op: Product, i: int) -> float:
     """Bytes of the i-th weight as it is gathered."""
-    narrow = op.quantised and BYTES_PER_ELEMENT[ctx.precision.gemm] == 1 and ctx.precision.gathers_narrow
-    return o.shape[3] * o.widths[i] * (ctx.precision.quantised_element if narrow else ctx.e)
+    return o.shape[3] * o.widths[i] * _element_gathered(ctx, op)
 
 
 def _gathered(ctx: LayerContext, o: Operator, op: Product, width: int, wide: bool = False) -> float:
-    """Bytes of all rows of `width` values as a product's operand is gathered: quantised first where it is in 8 bits
-    (Transformer Engine, distributed.py: gather_along_first_dim of quantised tensors), unless something else reads it `wide`."""
-    narrow = not wide and op.quantised and BYTES_PER_ELEMENT[ctx.precision.gemm] == 1 and ctx.precision.gathers_narrow
-    return o.shape[1] * width * (ctx.precision.quantised_element if narrow else ctx.e)
+    """Bytes of all rows of `width` values as a product's operand is gathered, in 16 bits where something else reads it `wide`."""
+    return o.shape[1] * width * (ctx.e if wide else _element_gathered(ctx, op))
 
 
 def _quantise(

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from simulator.program.calls import FETCHED, JOINED, STREAM, SYNCHRONISED
+from simulator.program.operator_table import operator_table
 from simulator.program.program import COMPUTE, EAGER, OperatorTable
 from simulator.workload.graph import Op
 
@@ -32,11 +31,6 @@ _PLAIN: dict[str, Any] = {
     "captured": EAGER,
 }
 """A row of which nothing is said."""
-_NUMBERS: dict[str, Any] = {
-    "kind": np.int8, "shape": np.int64, "flops": np.float64, "read": np.float64, "written": np.float64, "message": np.float64,
-    "launches": np.int64, "beside": np.int32, "captured": np.int8,
-}  # fmt: skip
-"""Columns of numbers."""
 
 
 class Rows:
@@ -79,15 +73,9 @@ class Rows:
             place = {old: new for new, old in enumerate(keep)} | {-1: -1}
             rows = [rows[i] | {"beside": place.get(rows[i]["beside"], -1)} for i in keep]
             name = f"{name}, {half} gradient"
-        columns: dict[str, Any] = dict.fromkeys(_PLAIN, ())
-        if rows:
-            columns = dict(zip(_PLAIN, zip(*[row.values() for row in rows], strict=True), strict=True))
-        for key, dtype in _NUMBERS.items():
-            columns[key] = column = np.array(columns[key], dtype)
-            if key == "shape":
-                columns[key] = column = column.reshape(-1, 4)
-            column.flags.writeable = False
-        return OperatorTable(name=name, **columns)
+        if not rows:
+            return operator_table(name, {})
+        return operator_table(name, dict(zip(_PLAIN, zip(*[row.values() for row in rows], strict=True), strict=True)))
 
 
 def synchronise(rows: Rows, phase: str) -> None:

@@ -39,7 +39,7 @@ def add_activation_copies(state: State) -> None:
         return
     _check(state)
     forward, backward = _layers(state, order.kind == 0), _layers(state, (order.kind == 1) | (order.kind == 2))
-    frees = _layers(state, (order.kind == 1) | (order.kind == 3))
+    frees = _layers(state, order.completes)
     held = _effects(state)
     links = {
         (what, kind): copy_link(state, what, f"activations of {kind}", size, resolved.precision.compute)

@@ -13,7 +13,7 @@ from simulator.lowering.steps.parameters import Held, in_full_width, rank_chunks
 from simulator.lowering.steps.state import State
 from simulator.lowering.steps.unit_parts import kept_tensors
 from simulator.lowering.steps.update import listed_results, master_bytes, optimizer_bytes, states_kept
-from simulator.program.program import Tensor
+from simulator.program.program import Axes, Tensor
 from simulator.workload.graph import Dim
 
 __all__ = ["beside_states"]
@@ -45,7 +45,7 @@ def _workspace(state: State) -> float:
     return framework.workspace + (framework.grouped_workspace if state.workload.model.experts else 0.0)
 
 
-def _communicators(axes: tuple[tuple[str, int], ...]) -> int:
+def _communicators(axes: Axes) -> int:
     """Process groups that hold buffers: one per mesh axis, all ranks, and, for the norm, those that split a model's weights.
 
     >>> _communicators((("tp", 2), ("dp", 4), ("pp", 2))), _communicators((("tp", 1), ("dp", 4), ("pp", 1)))

@@ -113,11 +113,10 @@ def update_mask(order: PipelineOrder, schedule: Schedule, microbatches: int) -> 
     """
     if schedule.flush and int((order.microbatch + order.count).max()) <= microbatches:
         return np.zeros(0, np.bool_)
-    completes: NDArray[np.bool_] = (order.kind == 1) | (order.kind == 3)
     if schedule.updates_each_microbatch:
-        return completes
+        return order.completes
     step = order.microbatch.astype(np.int64) // microbatches
-    where = np.flatnonzero(completes)
+    where = np.flatnonzero(order.completes)
     last = np.full((order.ranks, int(step.max()) + 1), -1, np.int64)
     last[order.rank[where], step[where]] = where  # of entries for one place the last stays
     mask = np.zeros(order.size, np.bool_)

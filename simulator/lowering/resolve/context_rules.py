@@ -12,9 +12,10 @@ import functools
 from dataclasses import replace
 
 from simulator.errors import PlanError, refuse
-from simulator.lowering.resolve.expert_rules import Axes, Groups, along_both, cut_axis
+from simulator.lowering.resolve.expert_rules import Groups, along_both, cut_axis
 from simulator.partition.strategies.context import RING_SELF_ATTENTION
 from simulator.plan.plan import Plan
+from simulator.program.program import Axes
 from simulator.workload.model import Model
 
 __all__ = ["RING", "check_context", "with_ring"]

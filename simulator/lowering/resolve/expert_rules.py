@@ -16,12 +16,12 @@ from dataclasses import dataclass
 from simulator.errors import PlanError
 from simulator.plan.framework import Framework
 from simulator.plan.plan import Plan
+from simulator.program.program import Axes
 from simulator.remembered import hashed_once, kept
 from simulator.workload.model import Model
 
 __all__ = [
     "BY_MASKS",
-    "Axes",
     "Groups",
     "along_both",
     "check_experts",
@@ -32,8 +32,6 @@ __all__ = [
 
 BY_MASKS = "einsum"
 """The exchange whose rows are made by products with one-hot masks (`Plan.expert_exchange`)."""
-
-Axes = tuple[tuple[str, int], ...]
 
 
 @hashed_once

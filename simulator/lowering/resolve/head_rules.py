@@ -14,8 +14,9 @@ from dataclasses import replace
 
 from simulator.errors import PlanError, refuse
 from simulator.lowering.resolve.degrees import nearest_divisor
-from simulator.lowering.resolve.expert_rules import Axes, Groups, along_both, cut_axis
+from simulator.lowering.resolve.expert_rules import Groups, along_both, cut_axis
 from simulator.plan.plan import Plan
+from simulator.program.program import Axes
 from simulator.workload.model import Model
 
 __all__ = ["HEADS", "check_key_heads", "with_shared_heads"]

@@ -12,11 +12,12 @@ from dataclasses import replace
 
 from simulator.errors import PlanError, refuse
 from simulator.lowering.resolve.degrees import nearest_divisor
-from simulator.lowering.resolve.expert_rules import Axes, Groups
+from simulator.lowering.resolve.expert_rules import Groups
 from simulator.partition.compose import compose
 from simulator.partition.layout import Layout
 from simulator.partition.strategies.meshes import COLS, DEPTH, ROWS
 from simulator.plan.plan import Plan
+from simulator.program.program import Axes
 from simulator.workload.graph import Dim
 from simulator.workload.workload import Workload
 

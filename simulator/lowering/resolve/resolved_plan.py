@@ -26,6 +26,7 @@ from simulator.partition.layout import Layout
 from simulator.plan.framework import Framework
 from simulator.plan.plan import Plan
 from simulator.plan.values import part_away, tier_of
+from simulator.program.program import Axes
 from simulator.remembered import kept
 from simulator.schedules.base import Schedule, Shape
 from simulator.units import BYTES_PER_ELEMENT
@@ -96,7 +97,7 @@ class ResolvedPlan:
     reshard_after_forward: bool
     clip_gradients: bool
     optimizer_in_backward: bool
-    axes: tuple[tuple[str, int], ...]
+    axes: Axes
     style: KernelStyle
     precision: Precision
     framework: Framework

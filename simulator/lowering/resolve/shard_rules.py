@@ -28,8 +28,9 @@ import math
 from dataclasses import replace
 
 from simulator.errors import PlanError, refuse
-from simulator.lowering.resolve.expert_rules import Axes, Groups, along_both, cut_axis
+from simulator.lowering.resolve.expert_rules import Groups, along_both, cut_axis
 from simulator.plan.plan import Plan
+from simulator.program.program import Axes
 from simulator.workload.workload import Workload
 
 __all__ = ["COPIES", "check_shards", "check_units", "with_shards"]

@@ -68,6 +68,11 @@ class Chunk:
         middle = tuple([names[layer] + ending for layer, ending in self.turns])
         return self.kinds[behind:][::-1] + middle + self.kinds[:before]
 
+    @kept
+    def different(self) -> tuple[str, ...]:
+        """Kinds of layers that run forward or backward, each once."""
+        return tuple(dict.fromkeys((*self.kinds, *self.backward)))
+
 
 @hashed_once
 class Chunks(tuple[Chunk, ...]):

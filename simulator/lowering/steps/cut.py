@@ -55,7 +55,7 @@ def cut_chunk(
         buckets: bytes of gradients after which a bucket is full, of each in turn; the last also of all that follow.
         offloads: layers whose activations go to the host.
     """
-    parts = dict(zip(dict.fromkeys((*chunk.kinds, *chunk.backward)), sizes, strict=False))
+    parts = dict(zip(chunk.different, sizes, strict=False))
     groups = _groups(chunk, direction, variant, unit, parts, buckets)
     apart = _apart(chunk, direction, groups, offloads)
     pieces = tuple([piece for group in apart for piece in group])

@@ -19,11 +19,9 @@ from simulator.lowering.steps.orthogonal import matrices_of
 from simulator.lowering.steps.parameters import Held, Matrices, all_alike, rank_held, table_copies, table_size
 from simulator.lowering.steps.state import State
 from simulator.lowering.steps.structure import Batch, Structure
-from simulator.program.program import COLLECTIVE, Link, OperatorTable
+from simulator.program.program import COLLECTIVE, Link, Pieces
 
 __all__ = ["add_exchange_beside", "exchange_pieces", "exchanged_matrices", "kept_for_exchange"]
-
-Pieces = tuple[tuple[OperatorTable, int], ...]
 
 
 def exchanged_matrices(state: State, chunks: tuple[Chunk, ...]) -> Matrices:

@@ -25,7 +25,7 @@ from simulator.lowering.steps.state import State
 from simulator.lowering.steps.structure import Batch, Structure
 from simulator.lowering.steps.unit_parts import quantising
 from simulator.lowering.steps.windows import Windowing, find_windows, windowing
-from simulator.program.program import COMPUTE, Block, FusedSegment, OperatorTable, Segment
+from simulator.program.program import COMPUTE, Block, FusedSegment, OperatorTable, Pieces, Segment
 from simulator.workload.layer_kind import is_layer
 
 __all__ = ["add_instances", "table_of"]
@@ -41,7 +41,7 @@ def _cut(state: State, chunk: Chunk, direction: str, variant: int) -> Cut:
     resolved = state.resolved
     sizes: tuple[Sizes, ...] = ()
     if resolved.on_servers:
-        sizes = tuple([((kind, 1.0),) for kind in dict.fromkeys((*chunk.kinds, *chunk.backward))])
+        sizes = tuple([((kind, 1.0),) for kind in chunk.different])
     elif variant == BUCKETS:
         parts = state.parts if direction == "backward" else {}
         sizes = tuple(
@@ -54,7 +54,7 @@ def _cut(state: State, chunk: Chunk, direction: str, variant: int) -> Cut:
                     )
                     for part in parts.get(kind, (kind,))
                 )
-                for kind in dict.fromkeys((*chunk.kinds, *chunk.backward))
+                for kind in chunk.different
             ]
         )
     unit = resolved.fsdp_unit if variant == UNITS else 0
@@ -83,7 +83,7 @@ def _occurring(
     elif buckets == "step":
         out[rows.of_each_step((1, 3), last=True) | rows.of_each_step((0,), last=False)] = BUCKETS
     elif buckets:
-        out[((order.kind == 1) | (order.kind == 3)) if buckets == "all" else rows.pattern.last_backward] = BUCKETS
+        out[order.completes if buckets == "all" else rows.pattern.last_backward] = BUCKETS
     if gathers:
         out[rows.pattern.first_forward] = BUCKETS
     out[order.pair >= 0] = UNBROKEN
@@ -100,9 +100,6 @@ def _codes(rows: Structure, class_of: tuple[int, ...]) -> np.ndarray:
     order = rows.order
     key: np.ndarray = (np.array(class_of, np.int64)[order.chunk] * 4 + order.kind) * 3 + rows.variant
     return key * max(1, len(rows.sizes)) + rows.scale
-
-
-Pieces = tuple[tuple[OperatorTable, int], ...]
 
 
 def _block(state: State, number: int, chunk: Chunk, kind: int, variant: int, scale: int) -> Block:

@@ -19,7 +19,7 @@ from simulator.lowering.steps.assign import Chunk
 from simulator.lowering.steps.parameters import Held, Matrices, layer_counts
 from simulator.lowering.steps.state import State
 from simulator.program.calls import Product
-from simulator.program.program import COLLECTIVE, OperatorTable
+from simulator.program.program import COLLECTIVE, OperatorTable, Pieces
 from simulator.workload.optimizers import OPTIMIZERS
 
 __all__ = ["matrices_of", "orthogonal_matrices", "orthogonal_pieces"]
@@ -43,7 +43,7 @@ def matrices_of(state: State, chunks: tuple[Chunk, ...]) -> Matrices:
     return tuple(sorted(found.items()))
 
 
-def orthogonal_pieces(state: State, held: Held, matrices: Matrices) -> tuple[tuple[OperatorTable, int], ...]:
+def orthogonal_pieces(state: State, held: Held, matrices: Matrices) -> Pieces:
     """Return (operators, how often) of the rank's matrices; of those that ranks share a part."""
     resolved, pieces = state.resolved, []
     alike: Counter[tuple[int, int, bool]] = Counter()

@@ -106,8 +106,8 @@ def _completing(rows: Structure, every: bool) -> list[tuple[int, int, int, bool]
 
 def _backwards(rows: Structure, every: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """As `_completing`, by columns."""
-    kind, last = rows.order.kind, rows.pattern.last_backward
-    some = np.flatnonzero((kind == 1) | (kind == 3) if every else last)
+    last = rows.pattern.last_backward
+    some = np.flatnonzero(rows.order.completes if every else last)
     return some, rows.order.chunk[some], rows.variant[some], last[some]
 
 

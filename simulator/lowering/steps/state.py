@@ -15,7 +15,7 @@ from simulator.lowering.steps.assign import Chunk
 from simulator.lowering.steps.cut import Cut
 from simulator.lowering.steps.pattern import Pattern
 from simulator.lowering.steps.structure import Batch, Step, Structure, extended
-from simulator.program.program import Block, Effect, FusedSegment, Link, Segment, Tensor
+from simulator.program.program import Block, Effect, Item, Tensor
 from simulator.schedules.order import PipelineOrder
 from simulator.schedules.placement import Placement
 from simulator.workload.workload import Workload
@@ -40,7 +40,7 @@ class State:
     boundaries: tuple[int, ...] = ()
     """Per chunk, the first one in front of which messages are as large as in front of it; () = all are."""
 
-    items: list[Segment | FusedSegment | Link] = field(default_factory=list)
+    items: list[Item] = field(default_factory=list)
     blocks: list[Block] = field(default_factory=list)
     effects: dict[tuple[Tensor, ...], int] = field(default_factory=dict)
     stands: list[tuple[Step, tuple[Hashable, ...]]] = field(default_factory=list)
@@ -155,7 +155,7 @@ class State:
         """As `Structure.step_of`."""
         return self.structure.step_of(microbatch)
 
-    def add_item(self, item: Segment | FusedSegment | Link) -> int:
+    def add_item(self, item: Item) -> int:
         """Append an item; returns its number."""
         self.items.append(item)
         return len(self.items) - 1

@@ -72,7 +72,7 @@ def find_windows(rows: Structure, plan: Windowing) -> Windows:
     kind = rows.order.kind
     n = len(kind)
     own = np.arange(n)
-    uses, completes = kind <= 2, (kind == 1) | (kind == 3)
+    uses, completes = kind <= 2, rows.order.completes
     visit = _visits(rows) if "visit" in (plan.gather, plan.reduce) else own
     if not plan.reshards:
         gathers = rows.pattern.first_forward.copy()

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -170,19 +171,21 @@ class Hybrid(Cut[Stages]):
         pairs = zip(reversed(list(behind)), plan, strict=True)
         return [min(-(-s // stage.replicas), self.microbatches) for s, stage in pairs]
 
+    def members(self, plan: Stages) -> list[NDArray[np.bool_]]:
+        """Which nodes each stage has."""
+        ends = (0, *(stage.end for stage in plan))
+        return [self.states[end] & ~self.states[begin] for begin, end in itertools.pairwise(ends)]
+
     def figures(self, plan: Stages) -> list[tuple[float, float]]:
         """(s per microbatch, B that a device holds) of every stage."""
         found = []
-        begin = self.states[0]
-        for stage, flying in zip(plan, self.in_flight(plan), strict=True):
-            members = self.states[stage.end] & ~begin
+        for stage, members, flying in zip(plan, self.members(plan), self.in_flight(plan), strict=True):
             ways = self.ways[stage.tensor]
             nodes = np.flatnonzero(members)
             chosen = [int(np.flatnonzero(ways.numbers[n] == way)[0]) for n, way in zip(nodes, stage.ways, strict=True)]
             seconds = self.node_seconds(stage.tensor, stage.replicas, members)[nodes, chosen]
             held = ways.kept[nodes, chosen] * flying + ways.held[nodes, chosen]
             found.append((math.fsum(seconds), math.fsum(held)))
-            begin = self.states[stage.end]
         return found
 
     def price(self, plan: Stages) -> float:
@@ -236,16 +239,14 @@ class Hybrid(Cut[Stages]):
     def described(self, plan: Stages) -> Section:
         """See `Problem.described`: a row per stage."""
         rows = []
-        begin = self.states[0]
-        for number, (stage, flying, (seconds, held)) in enumerate(
-            zip(plan, self.in_flight(plan), self.figures(plan), strict=True)
-        ):
+        columns = zip(plan, self.members(plan), self.in_flight(plan), self.figures(plan), strict=True)
+        for number, (stage, members, flying, (seconds, held)) in enumerate(columns):
             degrees = f"{stage.tensor} x {stage.replicas}"
             numbers = show(seconds, "s"), str(flying), show(held, "B")
-            kinds = self._kinds(stage, begin)
+            nodes = [self.graph.nodes[node] for node in np.flatnonzero(members)]
+            kinds = Counter(node.ways[way].kind for node, way in zip(nodes, stage.ways, strict=True))
             said = "; ".join(f"{count}: {kind or 'as it is'}" for kind, count in kinds.items())
             rows.append((str(number), str(len(stage.ways)), degrees, *numbers, said))
-            begin = self.states[stage.end]
         used = sum(stage.tensor * stage.replicas for stage in plan)
         headings = ("stage", "nodes", "tensor x replicas", "time", "in flight", "memory", "ways")
         return Section(
@@ -254,20 +255,12 @@ class Hybrid(Cut[Stages]):
             table=Table(headings=headings, rows=tuple(rows), left=(6,)),
         )
 
-    def _kinds(self, stage: HybridStage, begin: NDArray[np.bool_]) -> dict[str, int]:
-        """Kind of way -> nodes that run so."""
-        found: dict[str, int] = {}
-        for node, way in zip(np.flatnonzero(self.states[stage.end] & ~begin).tolist(), stage.ways, strict=True):
-            kind = self.graph.nodes[node].ways[way].kind
-            found[kind] = found.get(kind, 0) + 1
-        return found
-
     def to_dict(self, plan: Stages) -> dict[str, Any]:
         """See `Problem.to_dict`."""
         stages = []
-        begin = self.states[0]
-        for stage, flying, (seconds, held) in zip(plan, self.in_flight(plan), self.figures(plan), strict=True):
-            nodes = np.flatnonzero(self.states[stage.end] & ~begin).tolist()
+        columns = zip(plan, self.members(plan), self.in_flight(plan), self.figures(plan), strict=True)
+        for stage, members, flying, (seconds, held) in columns:
+            nodes = [self.graph.nodes[node] for node in np.flatnonzero(members)]
             stages.append(
                 {
                     "tensor": stage.tensor,
@@ -276,12 +269,11 @@ class Hybrid(Cut[Stages]):
                     "in_flight": flying,
                     "held": held,
                     "nodes": [
-                        {"name": self.graph.nodes[node].name, "way": self.graph.nodes[node].ways[way].kind}
+                        {"name": node.name, "way": node.ways[way].kind}
                         for node, way in zip(nodes, stage.ways, strict=True)
                     ],
                 }
             )
-            begin = self.states[stage.end]
         return {"devices": sum(stage.tensor * stage.replicas for stage in plan), "stages": stages}
 
 

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.errors import LayoutError, SpecError
-from simulator.partition.layout import PARTIAL, REPLICATE, Placement, Shard
+from simulator.partition.layout import PARTIAL, REPLICATE, Mesh, Placement, Shard
 from simulator.partition.operands import Operand, operands_of, same_dimension
 from simulator.partition.placements import LaidOut, local_dims, running_dims, tensors_of
 from simulator.partition.signatures import boxing_bytes
@@ -33,7 +33,6 @@ __all__ = ["Along", "Choices", "Layouts", "make_layouts"]
 
 Choices = tuple[int, ...]
 """Number of the choice of each operation."""
-Mesh = tuple[tuple[str, int], ...]
 Placements = Mapping[str, Placement]
 _MOST_CHOICES = 2_000
 """Of one operation; tables of two operations have its square."""

@@ -82,6 +82,11 @@ class Placement(Problem[Assignment]):
         return np.array([math.fsum(self.graph.nodes[n].host for n in block) for block in self.blocks])
 
     @cached_property
+    def own_seconds(self) -> NDArray[np.float64]:
+        """(blocks, places) s on each device and each host."""
+        return np.stack([self.seconds] * self.devices + [self.host_seconds] * self.hosts, axis=1)
+
+    @cached_property
     def held(self) -> NDArray[np.float64]:
         """(blocks,) B that stand on the device."""
         return np.array([math.fsum(self.graph.nodes[n].memory for n in block) for block in self.blocks])

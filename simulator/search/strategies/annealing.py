@@ -17,8 +17,6 @@ __all__ = ["Annealing"]
 
 _HOT, _COLD = 0.5, 1e-3
 _STARTS = 200
-_TOO_MUCH = 10.0
-"""How much worse a plan counts that lacks as much memory as the GPU has."""
 
 
 class Annealing(Strategy):
@@ -47,7 +45,7 @@ class Annealing(Strategy):
             there = known[point.number]
             if there is None:
                 continue
-            worse = math.log(self._energy(run, there) / self._energy(run, here))
+            worse = math.log(run.weighed(there) / run.weighed(here))
             if worse <= 0 or chance.random() < math.exp(-worse / temperature):
                 here = there
         run.complete = not run.over
@@ -70,9 +68,3 @@ class Annealing(Strategy):
         others = [value for value in run.space.ranges[field] if value != point.values[field]]
         values = {**point.values, field: chance.choice(others)}
         return Point(run.space.number(values), values)
-
-    def _energy(self, run: Run, candidate: Candidate) -> float:
-        value = candidate.value(run.objective)
-        if candidate.feasible(run.probability):
-            return value
-        return value * (2.0 + _TOO_MUCH * max(0.0, candidate.peak_memory / candidate.capacity - 1.0))

@@ -10,8 +10,6 @@ __all__ = ["Bayesian"]
 
 _PROPOSED = 20
 """Plans proposed for every one that may be simulated: most spaces refuse most of their plans."""
-_TOO_MUCH = 10.0
-"""How many times worse a plan counts that lacks as much memory as the GPU has."""
 
 
 class Bayesian(Strategy):
@@ -54,10 +52,4 @@ class Bayesian(Strategy):
     def _value(self, run: Run, number: int) -> float | None:
         """What a plan takes, more where it lacks memory; None where it cannot be."""
         made = run.simulate(list(run.looks([number])))
-        if not made:
-            return None
-        (one,) = made
-        value = one.value(run.objective)
-        if one.feasible(run.probability):
-            return value
-        return value * (2.0 + _TOO_MUCH * max(0.0, one.peak_memory / one.capacity - 1.0))
+        return run.weighed(made[0]) if made else None

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Literal
 
@@ -68,6 +68,7 @@ __all__ = [
     "platform_of",
     "points_of",
     "pool_of",
+    "pools_of",
     "predict",
     "residuals",
 ]
@@ -91,6 +92,19 @@ _SHARE = 0.5
 platforms left out are missed by the same mean within 2 points."""
 
 
+def pools_of(
+    logs: Sequence[NcclLog],
+) -> Iterator[tuple[Literal["node", "fabric"], Library, dict[Key, list[NcclLog]]]]:
+    """Yield level, library, and the logs of each platform, of those that are fitted together."""
+    for level, library in POOLS:
+        platforms: dict[Key, list[NcclLog]] = defaultdict(list)
+        for log in logs:
+            if pool_of(log) == (level, library):
+                platforms[platform_of(log)].append(log)
+        if platforms:
+            yield level, library, platforms
+
+
 def fit_all(logs: Iterable[NcclLog]) -> list[Profile]:
     """Return one profile per platform of the logs, and the two for all others; sigmas are widened to unseen logs.
 
@@ -104,13 +118,7 @@ def fit_all(logs: Iterable[NcclLog]) -> list[Profile]:
     shipped: list[tuple[Profile, LeftOut]] = []
     strangers: list[Profile] = []
     commons: list[Profile] = []
-    for level, library in POOLS:
-        platforms: dict[Key, list[NcclLog]] = defaultdict(list)
-        for log in usable:
-            if pool_of(log) == (level, library):
-                platforms[platform_of(log)].append(log)
-        if not platforms:
-            continue
+    for level, library, platforms in pools_of(usable):
         common = fit_common(platforms, pooled_name(level, library))
         for key, group in sorted(platforms.items()):
             if not _speaks_for_others(key, group):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from simulator.calibration.collectives.read.benchmark_table import BenchmarkRow, Device, Header, collective_in
@@ -40,7 +41,7 @@ def read_json(content: object, name: str) -> list[TextTable]:
         raise CalibrationError(f"{name}: is JSON of nccl-tests, but cannot be read ({what[:120]})") from None
     counts = content.get("out_of_bounds")
     if isinstance(counts, Mapping) and str(counts.get("okay")).lower() == "false":
-        groups = [[_marked(row) for row in group] for group in groups]
+        groups = [[replace(row, wrong=True) for row in group] for group in groups]
     return [TextTable(header, group, list(remarks)) for group in groups if group]
 
 
@@ -141,7 +142,3 @@ def _number(value: Any) -> float:
         return float(value)
     except (TypeError, ValueError):
         return 0.0
-
-
-def _marked(row: BenchmarkRow) -> BenchmarkRow:
-    return BenchmarkRow(row.message, row.seconds, row.algorithm_bandwidth, row.bus_bandwidth, True, row.line)

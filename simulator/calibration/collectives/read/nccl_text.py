@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from simulator.calibration.collectives.read.benchmark_table import BenchmarkRow, Device, Header, collective_in
@@ -109,7 +110,7 @@ class _Reader:
         if "Avg bus bandwidth" in line or "Out of bounds values" in line:
             self.ended = self.ended or bool(self.rows)
             if _WRONG.search(line):
-                self.rows = [_wrong(row) for row in self.rows]
+                self.rows = [replace(row, wrong=True) for row in self.rows]
 
     def _row(self, line: str, number: int) -> BenchmarkRow | None:
         """Return the row of a line, or of its times alone where another process spoke between its size and them."""
@@ -250,10 +251,6 @@ def _time(value: float) -> float:
 
 def _rate(value: float) -> float:
     return parse(f"{value} GB/s", "B/s") if math.isfinite(value) and value >= 0 else math.nan
-
-
-def _wrong(row: BenchmarkRow) -> BenchmarkRow:
-    return BenchmarkRow(row.message, row.seconds, row.algorithm_bandwidth, row.bus_bandwidth, True, row.line)
 
 
 def _is_torn(line: str) -> bool:

@@ -12,7 +12,6 @@ over its logs.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 
@@ -21,15 +20,14 @@ from numpy.typing import NDArray
 
 from simulator.calibration.collectives.fit.cost_model import pairs_chosen
 from simulator.calibration.collectives.fit.platforms import (
-    POOLS,
     Key,
     Pairs,
     common_without,
     fit_common,
     fit_nccl,
-    platform_of,
     points_of,
     pool_of,
+    pools_of,
     predict,
     residuals,
 )
@@ -105,13 +103,7 @@ class LogAccuracy:
 
 def log_accuracies(logs: Sequence[NcclLog]) -> Iterator[LogAccuracy]:
     """Yield the accuracy of each log; refits without it, and without its platform, so allow seconds per log."""
-    for level, library in POOLS:
-        platforms: dict[Key, list[NcclLog]] = defaultdict(list)
-        for log in logs:
-            if pool_of(log) == (level, library):
-                platforms[platform_of(log)].append(log)
-        if not platforms:
-            continue
+    for level, library, platforms in pools_of(logs):
         everywhere = fit_common(platforms, pooled_name(level, library))
         for key, group in sorted(platforms.items()):
             common = common_without(platforms, key)
