@@ -260,3 +260,15 @@ def test_an_empty_word_is_no_default(option: str, dtsim: Dtsim) -> None:
     code, out, error = dtsim(*COMMAND, *RANGES, option, "")
     assert (code, out) == (2, "")
     assert "''" in error
+
+
+@pytest.mark.parametrize("objective", ["step_time", "cost", "memory", "energy"])
+def test_a_precision_among_others_that_the_gpu_has_not_is_refused(objective: str, dtsim: Dtsim) -> None:
+    words = ("search", "--model", "gpt2_124m", "--cluster", "v100_dgx1", "--set", "workload.precision=fp16")
+    code, out, error = dtsim(
+        *words, "--range", "workload.precision=fp16,bf16", "--objective", objective, "--top", "1", "--json"
+    )
+    assert code == 0, error
+    answer = json.loads(out)
+    assert answer["disposed"] == {"refused": 1, "memory": 0, "bounded": 0, "simulated": 1}
+    assert answer["best"][0]["plan"] == {"workload.precision": "fp16"}
