@@ -303,7 +303,7 @@ def make_job(data: Mapping[str, Any], place: str, name: str, given: Collection[t
     """Return the job that `data` describes; for messages, `place` is where it was read, all but the keys `given` by --set."""
     data = renamed_tables(data, place)
     held, choice = data.get("model"), data.get("workload", {})
-    if isinstance(held, Mapping) and isinstance(choice, Mapping) and "model" not in choice:
+    if isinstance(held, Mapping) and held and isinstance(choice, Mapping) and "model" not in choice:
         together(lambda: validate_spec(data, JobFile, place, given=given), lambda: _own_model(held, place, given))
     spec = validate_spec(data, JobFile, place, given=given)
     assumptions: list[str] = []
@@ -385,9 +385,10 @@ def _with_spread(cluster: Cluster, sigma: float) -> Cluster:
 
 def _model(spec: JobFile, place: str, given: Collection[tuple[str, ...]]) -> Model:
     """The named model, the one the job holds, or the named one with the job's changes."""
-    if spec.workload.model is None and spec.model is None:
+    if spec.workload.model is None and not spec.model:
         raise SpecError(
-            f"{place}: a job names a model (workload.model = NAME) or holds one (table [model]): this has neither"
+            f"{place}: a job names a model (workload.model = NAME) or holds one (table [model]): this has neither. "
+            "Way out: --set workload.model=NAME (dtsim list models)"
         )
     if spec.workload.model is None:
         return _own_model(spec.model or {}, place, given)

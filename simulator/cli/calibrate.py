@@ -68,7 +68,7 @@ def command(
         raise SpecError("where to? Give --output PROFILE.toml")
     if output is not None and not accuracy:
         _check_output(output, force)
-        claim(force, output, plot)
+        claim(force, output, plot, makes_folders=True)
     if kind == "nccl":
         from simulator.calibration.collectives.judge.machine import Machine
 
@@ -96,7 +96,7 @@ def command(
 def _check_output(output: Path, force: bool) -> None:
     if output.suffix != ".toml":
         raise SpecError(f"--output: a profile is a TOML file, such as nccl_mine.toml, but got {str(output)!r}")
-    claim(force, output)
+    claim(force, output, makes_folders=True)
 
 
 def _nccl(

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from simulator.cli.options import ForceOption, JsonOption, SetOption, read_job
-from simulator.cli.output import claim, print_answer, tell_compiling, telling, wrote
+from simulator.cli.output import check_job_file, claim, print_answer, tell_compiling, telling, wrote
 from simulator.errors import SpecError
 from simulator.specs import write_text
 
@@ -48,6 +48,7 @@ def command(
     if not 0 <= fit_probability <= 1:
         raise SpecError(f"--fit-probability lies between 0 (the point estimate) and 1, got {fit_probability:g}")
     claim(force, output)
+    check_job_file(output)
     job = read_job(None, model, cluster, settings)
     asked, held = read_ranges(ranges or ()), read_ranges(fixed or (), "--fix")
     tell_compiling()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -48,5 +49,5 @@ def command(
     p = made.prediction
     note(
         f"{show(p.step_time, 's')} per step, {show(p.peak_memory, 'B')} of {show(p.capacity, 'B')} on the fullest rank"
-        f"{'' if p.fits else ': does NOT fit'}. Next: dtsim run {output}"
+        f"{'' if p.fits else ': does NOT fit'}. Next: dtsim run {shlex.quote(f'./{output}' if output.startswith('-') else output)}"
     )

@@ -40,7 +40,7 @@ def command(
     require_torch()
     if output.exists() and not output.is_dir():
         raise SpecError(f"--output: {output} is a file; name a folder")
-    claim(force, *_there(kind, output))
+    claim(force, *_there(kind, output), makes_folders=True)
     device = find_device()
     output.mkdir(parents=True, exist_ok=True)
     note(f"measuring {kind} on {device.name} ({device.software}) ...")

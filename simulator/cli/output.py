@@ -6,6 +6,7 @@ import contextlib
 import functools
 import json
 import os
+import shlex
 import shutil
 import sys
 import traceback
@@ -24,6 +25,7 @@ __all__ = [
     "INTERRUPTED",
     "TRACE",
     "check_ending",
+    "check_job_file",
     "claim",
     "claim_table",
     "compile_cache_of",
@@ -97,11 +99,14 @@ def line_width() -> int | None:
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
-def claim(force: bool, *paths: str | Path | None) -> None:
-    """Refuse to write over a file that exists, before anything is computed; a device or a pipe is written to.
+def claim(force: bool, *paths: str | Path | None, makes_folders: bool = False) -> None:
+    """Refuse to write over a file that exists, or where no file can be, before anything is computed; a device or a pipe is written to.
+
+    Args:
+        makes_folders: whether folders that are not there will be made.
 
     Raises:
-        SpecError: one of the files exists, or two of them are one.
+        SpecError: one of the files exists or cannot be made, or two of them are one.
     """
     wanted = [Path(path) for path in paths if path is not None and str(path) != "-"]
     for path in wanted:
@@ -109,6 +114,8 @@ def claim(force: bool, *paths: str | Path | None) -> None:
             raise SpecError(f"{path}: is a directory; name a file to write")
         if path.is_file() and not force:
             raise SpecError(f"{path}: exists already. Way out: another file, or --force to overwrite it")
+        if not makes_folders and path.exists() <= path.is_file():
+            _check_folder(path)
     real = [os.path.realpath(path) for path in wanted]
     twice = [
         path
@@ -117,6 +124,33 @@ def claim(force: bool, *paths: str | Path | None) -> None:
     ]
     if twice:
         raise SpecError(f"{twice[0]}: two outputs go to this file. Way out: a file for each")
+
+
+def _check_folder(path: Path) -> None:
+    """Refuse a file in whose folder none can be made."""
+    folder = path.parent
+    if not folder.exists():
+        raise SpecError(f"{path}: its folder is not there. Way out: mkdir -p {shlex.quote(str(folder))}")
+    if not folder.is_dir():
+        raise SpecError(f"{path}: {folder} is no folder. Way out: another file")
+    if not os.access(folder, os.W_OK):
+        raise SpecError(f"{path}: its folder may not be written to. Way out: another folder")
+
+
+def check_job_file(path: str | None, tables: Sequence[str] = ()) -> None:
+    """Refuse a file, where one is named, to which no job can be written beside the answer, before anything is computed.
+
+    Args:
+        tables: endings of tables that may be written in its place.
+
+    Raises:
+        SpecError: it is standard output, or ends otherwise.
+    """
+    if path == "-":
+        raise SpecError("-o - would write to standard output, where the answer goes. Way out: -o job.toml")
+    if path is not None and Path(path).suffix.lower() not in (".toml", "", *tables):
+        also = f", or the plans as a table ({', '.join(tables)})" if tables else ""
+        raise SpecError(f"{path}: -o writes a job (.toml){also}")
 
 
 def check_ending(what: str, path: str | None, *endings: str) -> None:

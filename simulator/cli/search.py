@@ -21,6 +21,7 @@ from simulator.cli.options import (
 )
 from simulator.cli.output import (
     INTERRUPTED,
+    check_job_file,
     claim,
     note,
     print_json,
@@ -35,7 +36,9 @@ from simulator.report.save_picture import check_picture
 from simulator.specs import write_text
 
 if TYPE_CHECKING:
+    from simulator.job import Job
     from simulator.search.answer import Answer
+    from simulator.search.candidate import Candidate
     from simulator.studies.sensitivity import Sensitivity
 
 __all__ = ["command"]
@@ -112,6 +115,7 @@ def command(
     from simulator.search.space import make_space, read_ranges, table_ranges
 
     claim(force, output, plot, holds)
+    check_job_file(output, ENDINGS)
     check_picture(plot, holds)
     if gpus is not None and (gpus[0] != "at-most" or not gpus[1].isdecimal()):
         said_so = " ".join(word[:20] for word in gpus)
@@ -119,8 +123,6 @@ def command(
     asked, held = read_ranges(ranges or ()), read_ranges(fixed or (), "--fix")
     the_job = read_job(job, model, cluster, [*(settings or ()), *_sized(job, settings, held)])
     table = output is not None and Path(output).suffix.lower() in ENDINGS
-    if output and not table and Path(output).suffix.lower() not in (".toml", ""):
-        raise SpecError(f"{output}: -o writes a job (.toml), or the plans as a table ({', '.join(ENDINGS)})")
     if output and not table and (lost := unwritten(the_job)):
         raise SpecError(
             f"{output}: a job file written here has no {', '.join(lost)}. Way out: leave out -o, and set the fields found by --set"
@@ -146,8 +148,8 @@ def command(
     with telling() as tell:
         answer = search(
             space,
-            strategy=strategy or said.strategy or "exact",
-            objective=objective or said.objective or "step_time",
+            strategy=next(s for s in (strategy, said.strategy, "exact") if s is not None),
+            objective=next(o for o in (objective, said.objective, "step_time") if o is not None),
             fit_probability=probability,
             top=top,
             tries=tries,
@@ -161,30 +163,19 @@ def command(
         )
     if answer.stopped:
         note("stopped; here is what is known so far")
-    if plot:
-        from simulator.report.search_plot import plot_search
-
-        best = {one.point.number for one in answer.best}
-        points = [(c.step_time, c.peak_memory, c.point.number in best) for c in answer.candidates.values()]
-        front = [(c.step_time, c.peak_memory) for c in answer.pareto]
-        chosen = (answer.chosen.step_time, answer.chosen.peak_memory) if answer.chosen else None
-        wrote(
-            plot_search(
-                points,
-                front,
-                chosen,
-                the_job.cluster.gpu.usable_memory,
-                plot,
-                f"{space.job.name}: the plans that were simulated",
-            )
-        )
-    told = _sensitivity(answer, holds) if holds and not answer.stopped else None
+    told = _sensitivity(answer, answer.chosen, holds) if holds and answer.chosen and not answer.stopped else None
     if as_json:
         print_json(answer.to_dict() | ({"sensitivity": told.to_dict()} if told else {}), "search")
     else:
         print_sections(
             [*answer.sections(_run(job, model, cluster, settings, answer)), *([told.section()] if told else [])]
         )
+    if plot and answer.stopped and not answer.candidates:
+        note(f"{plot}: not written, since no plan was simulated before the stop")
+    elif plot:
+        _draw(answer, the_job, plot)
+    if holds and answer.chosen is None and not answer.stopped:
+        raise _not_written(holds, answer)
     if output and table:
         save_table(answer, output, "plans")
     elif output:
@@ -229,20 +220,38 @@ def _run(job: str | None, model: str | None, cluster: str | None, settings: list
     return shlex.join(words)
 
 
-def _sensitivity(answer: Answer, path: str) -> Sensitivity:
+def _draw(answer: Answer, job: Job, path: str) -> None:
+    """Time against memory of all plans that were simulated."""
+    from simulator.report.search_plot import plot_search
+
+    best = {one.point.number for one in answer.best}
+    points = [(c.step_time, c.peak_memory, c.point.number in best) for c in answer.candidates.values()]
+    front = [(c.step_time, c.peak_memory) for c in answer.pareto]
+    chosen = (answer.chosen.step_time, answer.chosen.peak_memory) if answer.chosen else None
+    wrote(
+        plot_search(
+            points,
+            front,
+            chosen,
+            job.cluster.gpu.usable_memory,
+            path,
+            f"{answer.space.job.name}: the plans that were simulated",
+        )
+    )
+
+
+def _sensitivity(answer: Answer, chosen: Candidate, path: str) -> Sensitivity:
     """How the choice holds, with its picture."""
     from simulator.report.tornado_plot import plot_tornado
     from simulator.search.candidate import OBJECTIVE_WORDS
     from simulator.studies.sensitivity import sensitivity
 
-    if answer.chosen is None:
-        raise _not_written(path, answer)
     with telling() as tell:
-        found = sensitivity(answer.space, answer.chosen, answer.probability, tell, answer.objective)
+        found = sensitivity(answer.space, chosen, answer.probability, tell, answer.objective)
     objective = answer.objective
     worlds = [(world.name, world.best.value(objective), world.regret) for world in found.worlds if world.best]
     title = f"{answer.space.job.name}: the best plan in other worlds"
-    wrote(plot_tornado(worlds, answer.chosen.value(objective), path, title, OBJECTIVE_WORDS[objective]))
+    wrote(plot_tornado(worlds, chosen.value(objective), path, title, OBJECTIVE_WORDS[objective]))
     return found
 
 

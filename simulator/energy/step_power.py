@@ -22,7 +22,6 @@ from simulator.costs.gemm import gemm_class
 from simulator.costs.memory_bound import MEMORY_BOUND_CLASS
 from simulator.costs.tables import MEASURED_CLASS, Machine, machine_of
 from simulator.hardware.cluster import Cluster
-from simulator.hardware.gpu import peak_name
 from simulator.hardware.power import Power, PowerCoefficients, load_power_coefficients
 from simulator.program.calls import Convolved
 from simulator.program.prices import ACCOUNTS, HOST_CLASS, PriceClass
@@ -110,12 +109,15 @@ def least_energy(seconds: float, products: Mapping[str, float], cluster: Cluster
     Args:
         seconds: of the step at least.
         products: FLOP of matrix products of a GPU at least, mean over GPUs, by number format.
+
+    Raises:
+        SpecError: the GPU has no peak for a number format.
     """
     gpu, draw = cluster.gpu, _draw_of(machine_of(cluster), cluster)
     base = min(draw.idle, gpu.power)
     joules = base * seconds
     for dtype, flops in products.items():
-        joules += flops * min(draw.part * draw.energy_of(dtype), (gpu.power - base) / gpu.peak_flops[peak_name(dtype)])
+        joules += flops * min(draw.part * draw.energy_of(dtype), (gpu.power - base) / gpu.peak(dtype))
     numbers = load_power_coefficients()
     rest = numbers.rest * cluster.uncapped_gpu.power * seconds
     return cluster.world_size * (joules + rest) * (power.pue or numbers.pue)

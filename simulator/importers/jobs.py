@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,10 +16,11 @@ from typing import Any
 from simulator.aliases import renamed
 from simulator.errors import SpecError
 from simulator.importers import IMPORTERS
-from simulator.importers.document import Document, open_document
+from simulator.importers.document import MOST_TREE, Document, open_document
 from simulator.importers.effects import resolved
 from simulator.importers.imported import Findings, Imported, again, brief
 from simulator.job import Job, job_from_data, job_from_names, load_job
+from simulator.specs.toml_text import parse_toml
 
 __all__ = ["import_file", "import_files", "is_foreign", "job_data", "load_any_job", "model_of"]
 
@@ -43,12 +45,31 @@ def import_file(path: str | Path) -> Imported:
     importer = _importer_of(document)
     if importer is None:
         document.tree  # a broken file says why it is broken  # noqa: B018
+        if _is_own(document):
+            place = shlex.quote(document.place)
+            way = (
+                f"dtsim run {place}"
+                if document.suffix == ".toml"
+                else f"mv {place} {shlex.quote(document.place + '.toml')}"
+            )
+            raise SpecError(f"{document.place}: is a job of dtsim. Way out: {way}")
         raise SpecError(
             f"{document.place}: is of none of the {len(IMPORTERS.members)} formats that are known here (dtsim list importers). "
             "Way out: dtsim init writes a job file to fill in"
         )
     found: Imported = importer.read(document)
     return found
+
+
+def _is_own(document: Document) -> bool:
+    """Whether a file is a job of ours, whatever its name ends in."""
+    if len(document.data) > MOST_TREE:
+        return False
+    try:
+        data = parse_toml(document.text, document.place)
+    except SpecError:
+        return False
+    return isinstance(data.get("cluster"), dict) and bool({"workload", "model"} & set(data))
 
 
 def _importer_of(document: Document) -> Any:

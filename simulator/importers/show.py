@@ -24,6 +24,8 @@ def job_text(imported: Imported, name: str) -> str:
     ]
     for table in ("workload", "model", "plan", "cluster"):
         fields = data.get(table, {})
+        if table == "model" and not fields:
+            continue
         lines += ["", f"[{table}]"]
         if table == "cluster" and "name" not in fields:
             lines.append('# name = "..."  # the files do not say: dtsim list clusters')

@@ -187,8 +187,8 @@ def deepspeed_json(job: Job) -> tuple[str, tuple[InCode, ...]]:
         )
     _check_shards(p, "DeepSpeed")
     zero: dict[str, object] = {"stage": s.zero_stage}
-    if s.zero_stage < 3 and p.overlap_gradients is not None:
-        zero["overlap_comm"] = bool(p.overlap_gradients)
+    if 0 < s.zero_stage < 3 or (s.zero_stage == 0 and p.overlap_gradients is not None):
+        zero["overlap_comm"] = s.overlap_gradients
     if p.bucket_size:
         zero["reduce_bucket_size"] = int(p.bucket_size / BYTES_PER_ELEMENT[p.gradient_dtype or w.precision])
     if s.optimizer_offload:

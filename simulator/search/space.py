@@ -252,7 +252,8 @@ def read_ranges(texts: Sequence[str], option: str = "--range") -> dict[str, tupl
             raise SpecError(f"{option} {text[:80]!r}: expected FIELD=V,V,... such as plan.tensor_parallel=1,2,4,8")
         name = _field(field.strip())
         if name in out:
-            raise SpecError(f"{option}: {name} is given twice. Way out: one list with all its values")
+            way = "one list with all its values" if option == "--range" else f"--range {name}=V,V"
+            raise SpecError(f"{option}: {name} is given twice. Way out: {way}")
         found = tuple(parse_value(word) for word in _words(values))
         if len({repr(value) for value in found}) < len(found):
             raise SpecError(f"{option} {text[:80]!r}: a value stands there twice")

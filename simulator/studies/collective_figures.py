@@ -11,7 +11,7 @@ from simulator.collectives import ALGORITHMS, CollectiveTime, bus_factor, collec
 from simulator.collectives.base import KINDS
 from simulator.collectives.plain import PlainCollective
 from simulator.errors import PlanError, SpecError, UnknownNameError
-from simulator.hardware.cluster import MAX_WORLD_SIZE, load_cluster
+from simulator.hardware.cluster import load_cluster
 from simulator.hardware.fabric import BACKENDS, Backend, Fabric, GroupPlacement, describe_group, fabric_of
 from simulator.report.frames import Records, Tabular
 from simulator.report.prediction import QUANTILE
@@ -239,7 +239,7 @@ def collective_figures(
     """
     node_size = load_cluster(cluster).node.gpus
     count = -(-ranks // node_size) if nodes is None else nodes
-    if ranks < 1 or count < 1 or ranks % count or ranks // count > node_size or count * node_size > MAX_WORLD_SIZE:
+    if ranks < 1 or count < 1 or ranks % count or ranks // count > node_size:
         raise PlanError(
             f"ranks must lie evenly on nodes of {node_size} GPUs, but {ranks} ranks on {count} nodes do not. Nearest: "
             f"{max(1, min(ranks, node_size))} ranks on one node, or a multiple of {node_size} without --nodes"

@@ -61,3 +61,13 @@ def test_one_rank_has_everything_already(dtsim: Dtsim, kind: str) -> None:
     assert 0 == code
     assert "over 1 rank of dgx_h100: 0 s" in out
     assert "algorithm none" in out
+
+
+def test_more_gpus_than_a_cluster_may_have_are_told_as_such(dtsim: Dtsim) -> None:
+    """They lie evenly on its nodes."""
+    code, out, error = dtsim(
+        "collective", "all_reduce", "--size", "1GiB", "--cluster", "dgx_h100", "--ranks", "800000000"
+    )
+    assert (code, out) == (2, "")
+    assert "the number of GPUs must be a whole number from 1 to" in error
+    assert "evenly" not in error

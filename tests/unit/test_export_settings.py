@@ -13,6 +13,7 @@ from simulator.importers.write_megatron import megatron_script
 from simulator.importers.write_others import deepspeed_json, torchtitan_toml
 from simulator.importers.written import lost_on_the_way
 from simulator.job import Job, job_from_names, load_job
+from simulator.lowering import resolve
 from simulator.search.job_text import job_text
 from simulator.simulation import simulate_job
 from simulator.specs.written import spec_toml
@@ -180,3 +181,20 @@ def test_a_job_that_is_written_finds_the_cluster_of_ones_own(own: Path) -> None:
     alike(job, load_job("found.toml"))
     assert load_job("found.toml").cluster == job.cluster
     assert 32 == write_job("new", "mine.toml", "machine.toml").job.cluster.world_size
+
+
+@pytest.mark.parametrize("framework", ["deepspeed", "megatron_deepspeed", "hugging_face_deepspeed"])
+@pytest.mark.parametrize(
+    "settings", [("plan.zero_stage=1",), ("plan.zero_stage=2",), ("plan.zero_stage=1", "tp=2", "pp=2")]
+)
+def test_deepspeed_is_told_whether_it_reduces_beside_the_backward_pass(
+    framework: str, settings: tuple[str, ...]
+) -> None:
+    """Its own default is not to; what a file leaves out is read as what configurations of runs turn on."""
+    job = job_from_names("gpt3_1_3b", "dgx_a100", (*settings, f"plan.framework={framework}", "cluster.gpus=8"))
+    text, elsewhere = deepspeed_json(job)
+    overlaps = resolve(job.workload, job.plan, job.cluster.world_size).overlap_gradients
+    assert json.loads(text)["zero_optimization"]["overlap_comm"] is overlaps
+    in_code = tuple(setting for line in elsewhere for setting in line.settings)
+    lost = lost_on_the_way(job, text, ".json", in_code)
+    assert not [one for one in lost if one.startswith(("overlap_gradients", "they cannot"))]

@@ -9,6 +9,7 @@ import pytest
 from simulator.errors import SpecError
 from simulator.importers.imported import Imported
 from simulator.importers.jobs import import_file, load_any_job
+from simulator.importers.show import job_text
 
 DATA = Path(__file__).parents[1] / "data" / "imports"
 AXOLOTL = """base_model: meta-llama/Meta-Llama-3-8B
@@ -96,3 +97,56 @@ def test_a_model_that_nobody_knows_is_one_sentence_with_the_way_out(tmp_path: Pa
     (line,) = str(refused.value).splitlines()
     assert "missing keys layers, hidden, heads" in line
     assert "Way out: --model NAME, or --model config.json" in line
+
+
+JOB = '[workload]\nmodel = "gpt2_124m"\n[cluster]\nname = "a100_x8"\n'
+
+
+@pytest.mark.parametrize(
+    ("name", "way"),
+    [
+        ("mine.toml", "dtsim run {path}"),
+        ("mine", "mv {path} {path}.toml"),
+        ("mine.job", "mv {path} {path}.toml"),
+        ("my job", "mv '{path}' '{path}.toml'"),
+    ],
+)
+@pytest.mark.parametrize("text", [JOB, "\ufeff" + JOB.replace("\n", "\r\n")])
+def test_a_job_of_our_own_is_no_file_of_another_program(text: str, name: str, way: str, tmp_path: Path) -> None:
+    path = tmp_path / name
+    path.write_text(text, encoding="utf-8", newline="")
+    with pytest.raises(SpecError) as told:
+        import_file(path)
+    assert str(told.value) == f"{path}: is a job of dtsim. Way out: {way.format(path=path)}"
+
+
+@pytest.mark.parametrize(
+    "text", ["", "\x00\x01", "[cluster", "cluster = 3\n", '[other]\nmodel = "x"\n', "#!/bin/sh\necho"]
+)
+def test_what_is_no_job_either_is_not_called_one(text: str, tmp_path: Path) -> None:
+    (tmp_path / "mine").write_text(text)
+    with pytest.raises(SpecError, match="is of none of the"):
+        import_file(tmp_path / "mine")
+
+
+def test_a_job_written_without_a_model_says_that_one_is_missing(tmp_path: Path) -> None:
+    """An importer leaves out what its files do not say; what is missing is one name, not the fourteen keys of a model."""
+    written = job_text(
+        of_text(
+            tmp_path,
+            "ds_config.json",
+            '{"train_batch_size": 8, "bf16": {"enabled": true}, "zero_optimization": {"stage": 1}}',
+        ),
+        "mine",
+    )
+    job = tmp_path / "mine.toml"
+    job.write_text(written)
+    with pytest.raises(SpecError) as told:
+        load_any_job(str(job), ("cluster.name=a100_x8",))
+    said = str(told.value)
+    assert said.startswith(f"{job}: a job names a model")
+    assert said.endswith("Way out: --set workload.model=NAME (dtsim list models)")
+    assert "missing key" not in said
+    assert (
+        load_any_job(str(job), ("cluster.name=a100_x8", "workload.model=gpt2_124m")).workload.model.name == "gpt2_124m"
+    )

@@ -226,3 +226,49 @@ def test_what_a_proof_leaves_is_disposed_of_by_its_bound(dtsim: Dtsim) -> None:
     assert answer["proven"] is True
     assert set(answer["disposed"]) == {"refused", "memory", "bounded", "simulated"}
     assert sum(answer["disposed"].values()) == 36
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--range", "tp=3,5", "--plot", "plans.png"), "a picture of a search shows plans that were simulated"),
+        (("--range", "tp=3,5", "--sensitivity", "holds.png"), "holds.png: not written, since no plan"),
+        (("--range", "tp=3,5", "-o", "job.toml"), "job.toml: not written, since no plan"),
+    ],
+)
+@pytest.mark.parametrize("as_json", [False, True])
+def test_an_answer_is_told_also_where_a_file_cannot_be_made_of_it(
+    words: tuple[str, ...], said: str, as_json: bool, dtsim: Dtsim, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It says why, and may have taken an hour."""
+    monkeypatch.chdir(tmp_path)
+    code, out, error = dtsim("search", "--model", "gpt2_124m", "--cluster", "h100_x8", *words, *["--json"] * as_json)
+    assert code == 2
+    assert said in error
+    assert (json.loads(out)["disposed"]["refused"] == 2) if as_json else ("2 refused" in out)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_value_given_twice_is_sent_to_where_several_may_stand(dtsim: Dtsim) -> None:
+    code, _, error = dtsim(*COMMAND, "--fix", "zero_stage=1", "--fix", "zero_stage=2")
+    assert code == 2
+    assert "--fix: plan.zero_stage is given twice. Way out: --range plan.zero_stage=V,V" in error
+
+
+@pytest.mark.parametrize("option", ["--strategy", "--objective"])
+def test_an_empty_word_is_no_default(option: str, dtsim: Dtsim) -> None:
+    code, out, error = dtsim(*COMMAND, *RANGES, option, "")
+    assert (code, out) == (2, "")
+    assert "''" in error
+
+
+@pytest.mark.parametrize("objective", ["step_time", "cost", "memory", "energy"])
+def test_a_precision_among_others_that_the_gpu_has_not_is_refused(objective: str, dtsim: Dtsim) -> None:
+    words = ("search", "--model", "gpt2_124m", "--cluster", "v100_dgx1", "--set", "workload.precision=fp16")
+    code, out, error = dtsim(
+        *words, "--range", "workload.precision=fp16,bf16", "--objective", objective, "--top", "1", "--json"
+    )
+    assert code == 0, error
+    answer = json.loads(out)
+    assert answer["disposed"] == {"refused": 1, "memory": 0, "bounded": 0, "simulated": 1}
+    assert answer["best"][0]["plan"] == {"workload.precision": "fp16"}
