@@ -6,7 +6,7 @@ job --families--> the best plan of each --> what decided, and the bandwidth of t
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -25,12 +25,13 @@ from simulator.search.space import Space
 from simulator.studies.explanation import ACCOUNT_WORDS
 from simulator.units import show
 
-__all__ = ["Crossing", "Guide", "Tried", "advise", "node_bandwidth", "with_network"]
+__all__ = ["Crossing", "Guide", "Tried", "advise", "node_bandwidth", "turns_between", "with_network"]
 
 _SECONDS = 2.0
 """Processor time for one family; what is left open then is said."""
-_WIDEST = 128.0
-"""How many times slower and faster networks are asked about."""
+_OCTAVES = 7
+_WIDEST = 2.0**_OCTAVES
+"""How many times slower and faster networks are asked about: two families are compared at every octave between."""
 _CLOSE = 1.02
 """Bandwidths between which a crossing is told."""
 
@@ -308,9 +309,7 @@ def _crossings(job: Job, tried: Iterable[Tried], probability: float, tell: Calla
     split = plans.pop(_SPLIT, [])
     out = []
     for name, mine in plans.items():
-        crossing = _crossing(job, name, mine, split, own) if split else None
-        if crossing:
-            out.append(crossing)
+        out += _between(job, name, mine, split, own) if split else []
     return out
 
 
@@ -322,9 +321,11 @@ def _side(family: Family) -> str:
     return _SPLIT if family.splits else family.name
 
 
-def _crossing(
+def _between(
     job: Job, name: str, mine: list[tuple[Space, Candidate]], split: list[tuple[Space, Candidate]], own: float
-) -> Crossing | None:
+) -> list[Crossing]:
+    """Every bandwidth at which one family and the ways to split change places: there may be several."""
+
     def least(plans: list[tuple[Space, Candidate]], bandwidth: float) -> float:
         cluster = with_network(job.cluster, bandwidth)
         found = []
@@ -338,16 +339,33 @@ def _crossing(
     def lead(bandwidth: float) -> float:
         return least(mine, bandwidth) - least(split, bandwidth)
 
-    low, high = own / _WIDEST, own * _WIDEST
-    ends = lead(low), lead(high)
-    if ends[0] * ends[1] >= 0 or not all(map(math.isfinite, ends)):
-        return None
-    while high / low > _CLOSE:
-        middle = math.sqrt(low * high)
-        low, high = (middle, high) if lead(middle) * ends[0] > 0 else (low, middle)
-    bandwidth = math.sqrt(low * high)
-    faster, slower = (_SPLIT, name) if ends[1] > 0 else (name, _SPLIT)
-    return Crossing(faster=faster, slower=slower, bandwidth=bandwidth, step_time=least(mine, bandwidth))
+    networks = [own * 2.0**octave for octave in range(-_OCTAVES, _OCTAVES + 1)]
+    return [
+        Crossing(
+            faster=_SPLIT if ahead else name,
+            slower=name if ahead else _SPLIT,
+            bandwidth=bandwidth,
+            step_time=least(mine, bandwidth),
+        )
+        for bandwidth, ahead in turns_between(lead, networks)
+    ]
+
+
+def turns_between(lead: Callable[[float], float], points: Sequence[float]) -> list[tuple[float, bool]]:
+    """Return where a lead changes its sign between neighbouring points, and whether it is positive above; several times, it may be.
+
+    Points where the lead is not finite, since a side has no plan there, end the stretch beside them.
+    """
+    leads = [lead(point) for point in points]
+    found = []
+    for low, high, below, above in zip(points, points[1:], leads, leads[1:], strict=False):
+        if not (math.isfinite(below) and math.isfinite(above) and (below > 0) != (above > 0)):
+            continue
+        while high / low > _CLOSE:
+            middle = math.sqrt(low * high)
+            low, high = (middle, high) if (lead(middle) > 0) == (below > 0) else (low, middle)
+        found.append((math.sqrt(low * high), above > 0))
+    return found
 
 
 def _nothing(one: Tried) -> str:

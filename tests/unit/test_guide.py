@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 from functools import cache
 
@@ -13,7 +14,7 @@ from simulator.hardware.link import load_link
 from simulator.job import Job, job_from_names
 from simulator.search.growth import GROWTHS
 from simulator.simulation import simulate_job
-from simulator.studies.guide import Guide, Tried, advise, node_bandwidth, with_network
+from simulator.studies.guide import Guide, Tried, advise, node_bandwidth, turns_between, with_network
 from simulator.units import in_unit
 from tests.command import Dtsim
 
@@ -161,6 +162,25 @@ def test_the_crossing_lies_where_both_take_equal_time() -> None:
         there = likely(replace(found.job, cluster=cluster))
         split = min(seconds(there, name) for name in ("tensor and data", "pipeline and data", SPLIT + " (3D)"))
         assert (seconds(there, "ZeRO-3 (FSDP)") - split) * order > 0
+
+
+def test_families_that_change_places_twice_are_told_twice() -> None:
+    """Sharded weights win on a middling network: below it splitting the model sends less, above it needs no recompute."""
+    octaves = [2.0**k for k in range(-7, 8)]
+    slow, quick = turns_between(lambda x: (math.log(x) + 2.0) * (math.log(x) - 1.0), octaves)
+    assert slow[0] == pytest.approx(math.exp(-2.0), rel=0.02)
+    assert quick[0] == pytest.approx(math.exp(1.0), rel=0.02)
+    assert (slow[1], quick[1]) == (False, True)
+    assert turns_between(lambda x: 1.0, octaves) == []
+    assert turns_between(lambda x: math.inf if x < 1.0 else -1.0, octaves) == []
+
+
+@pytest.mark.slow
+def test_what_is_told_of_other_networks_does_not_depend_on_the_one_at_hand() -> None:
+    job = machine("llama3_70b", "dgx_h100", 512, 1024)
+    assert next(c for c in advise(job).crossings if c.faster == "ZeRO-3 (FSDP)").bandwidth == pytest.approx(
+        45e9, rel=0.1
+    )
 
 
 def test_the_command_answers_in_json(dtsim: Dtsim) -> None:
