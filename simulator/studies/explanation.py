@@ -114,7 +114,9 @@ class Explanation:
         """Return the explanation to read."""
         turns = [] if self.turns is None else [turns_section(self.turns[1], self.turns[0])]
         below = [traffic_section(self.traffic)] if self.traffic else []
-        return [self._ladder(), self._binding(), self._memory(), *below, *turns, self._gains()]
+        assumed = tuple(self.prediction.provenance["assumptions"])
+        granted = [Section(title="taken for granted", lines=assumed)] if assumed else []
+        return [self._ladder(), self._binding(), self._memory(), *below, *turns, *granted, self._gains()]
 
     def _ladder(self) -> Section:
         p = self.prediction
