@@ -282,8 +282,7 @@ class Answer(Tabular):
                 )
                 why = f"{all_are}; most often: {common}" if common else "No plan was looked at."
                 return [Section(title="no plan", lines=(why,))]
-            lacks = f"{show(near.peak_memory, 'B')} of {show(near.capacity, 'B')}, fits with {percent(near.fit_probability)}"
-            return [Section(title=self.lack, lines=(f"nearest: {_plan(near)}: {lacks}",))]
+            return [Section(title=self.lack, lines=(f"nearest: {_plan(near)}: {near.room}",))]
         names = list(self.space.ranges)
         rows = tuple(
             (
