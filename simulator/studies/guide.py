@@ -77,7 +77,7 @@ class Guide:
 
     Args:
         job: what was asked about.
-        machine: "one GPU", "one node" or "several nodes".
+        machine: "one GPU", "one node", "one rack" (nodes that share their inner link) or "several nodes", which need the network.
         fits_one_gpu: whether a whole copy of the model, its states and one sequence fits a GPU.
         largest_layer: bytes of the states of the largest layer; where they exceed a GPU, only what cuts or shards layers can work.
         tried: every family.
@@ -242,8 +242,7 @@ def advise(job: Job, probability: float = 0.9, tell: Callable[[str], None] = lam
         if space is not None:
             tell(f"{family.name}: {space.size:,} plans ...")
             tried.append(Tried(family=family, answer=_searched(space, probability)))
-    inside = cluster.node.gpus
-    machine = "one GPU" if cluster.world_size == 1 else "one node" if cluster.world_size <= inside else "several nodes"
+    machine = _machine(cluster)
     crossings = _crossings(job, tried, probability, tell) if machine == "several nodes" else ()
     return Guide(
         job=job,
@@ -258,6 +257,14 @@ def advise(job: Job, probability: float = 0.9, tell: Callable[[str], None] = lam
 
 def _searched(space: Space, probability: float) -> Answer:
     return search(space, fit_probability=probability, top=1, budget=_SECONDS)
+
+
+def _machine(cluster: Cluster) -> str:
+    if cluster.world_size == 1:
+        return "one GPU"
+    if cluster.world_size <= cluster.node.gpus:
+        return "one node"
+    return "one rack" if cluster.world_size <= cluster.node.gpus * cluster.spec.nodes_per_rack else "several nodes"
 
 
 def _alone(job: Job) -> Job:

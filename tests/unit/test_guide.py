@@ -243,3 +243,9 @@ def test_what_fits_by_the_point_estimate_alone_says_with_which_probability() -> 
             assert ("(--fit-probability)" in why) == nearest.fits
             assert ("does not fit" in why) == (not nearest.fits)
     assert "one GPU with a probability of 100.0 %" in found.sections()[0].lines[0]
+
+
+def test_a_rack_that_shares_its_inner_link_asks_nothing_of_the_network() -> None:
+    found = advise(job_from_names("gpt3_1_3b", "gb200_nvl72", ["cluster.gpus=8"]))
+    assert found.machine == "one rack"
+    assert not any("network" in section.title for section in found.sections())
