@@ -102,9 +102,10 @@ class Guide:
 
     @property
     def ties(self) -> list[Tried]:
-        """Families whose best plan is within the band of the quickest: not to be told apart by a prediction."""
+        """Families within the band of the quickest, which no prediction tells apart; those that put nothing on the host first."""
         first = self.ranked[0].best if self.ranked else None
-        return [one for one in self.ranked if first and one.best and one.best.step_time <= first.alike]
+        alike = [one for one in self.ranked if first and one.best and one.best.step_time <= first.alike]
+        return sorted(alike, key=lambda one: bool(one.family.fixed))
 
     def why(self, one: Tried) -> str:
         """What decided about a family."""

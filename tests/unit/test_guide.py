@@ -6,12 +6,16 @@ import json
 import math
 from dataclasses import replace
 from functools import cache
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
 from simulator.hardware.cluster import build_cluster
 from simulator.hardware.link import load_link
 from simulator.job import Job, job_from_names
+from simulator.search.answer import Answer
+from simulator.search.families import FAMILIES
 from simulator.search.growth import GROWTHS
 from simulator.simulation import simulate_job
 from simulator.studies.guide import Guide, Tried, advise, node_bandwidth, turns_between, with_network
@@ -249,3 +253,23 @@ def test_a_rack_that_shares_its_inner_link_asks_nothing_of_the_network() -> None
     found = advise(job_from_names("gpt3_1_3b", "gb200_nvl72", ["cluster.gpus=8"]))
     assert found.machine == "one rack"
     assert not any("network" in section.title for section in found.sections())
+
+
+def test_of_families_alike_one_that_puts_nothing_on_the_host_is_advised() -> None:
+    def one(name: str, seconds: float) -> Tried:
+        best = SimpleNamespace(step_time=seconds, alike=1.1 * seconds)
+        answer = cast(Answer, SimpleNamespace(best=(best,)))
+        return Tried(family=next(family for family in FAMILIES if family.name == name), answer=answer)
+
+    small = machine("gpt3_1_3b", "dgx_a100", 8, 8)
+    tried = (one("optimizer on the host", 1.0), one("ZeRO-2", 1.001), one("ZeRO-3 (FSDP)", 2.0))
+    found = Guide(
+        job=small,
+        machine="one node",
+        fits_one_gpu=True,
+        largest_layer=0.0,
+        tried=tried,
+        crossings=(),
+        probability=0.9,
+    )
+    assert [each.family.name for each in found.ties] == ["ZeRO-2", "optimizer on the host"]
