@@ -199,7 +199,7 @@ ANSWERS = {
         "dtsim advise",
         {
             "job": _JOB,
-            "machine": Key("text", "its kind: one GPU, one node, many nodes"),
+            "machine": Key("text", "its kind: one GPU, one node, one rack, several nodes"),
             "gpus": Key("whole", "of the cluster"),
             "node_bandwidth": Key("number", "of a node into the network, one way [B/s]"),
             "global_batch_size": Key("whole", "sequences of a step"),

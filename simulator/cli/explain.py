@@ -10,6 +10,7 @@ from simulator.cli.options import (
     ModelOption,
     SetOption,
     read_job,
+    with_plan_of_run,
 )
 from simulator.cli.output import note, print_json, print_sections, tell_compiling
 
@@ -31,6 +32,7 @@ def command(
 
     the_job = read_job(job, model, cluster, settings)
     tell_compiling()
+    the_job = with_plan_of_run(the_job, job, model, cluster)
     prediction = simulate_job(the_job, engine)
     note("simulating the neighbouring plans ...")
     explanation = explain(the_job, prediction, engine, search=True)

@@ -6,7 +6,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from simulator.cli.options import ClusterOption, ForceOption, JobArgument, ModelOption, SetOption, read_job
+from simulator.cli.options import (
+    ClusterOption,
+    ForceOption,
+    JobArgument,
+    ModelOption,
+    SetOption,
+    read_job,
+    with_plan_of_run,
+)
 from simulator.cli.output import TRACE, check_ending, claim, note, tell_compiling, wrote
 from simulator.errors import SpecError, UnknownNameError
 from simulator.specs import write_text
@@ -54,7 +62,10 @@ def command(
             "Chakra traces are a file for each GPU, but --output is -. Way out: --output DIR/NAME, of which each name begins"
         )
     claim(force, path)
-    the_job = read_job(job, model, cluster, settings)
+    named = read_job(job, model, cluster, settings)
+    the_job = with_plan_of_run(named, job, model, cluster)
+    for assumption in the_job.assumptions[len(named.assumptions) :]:
+        note(assumption)
     if form not in _ANY_STAGES:
         from simulator.job import check_equal_stages
 

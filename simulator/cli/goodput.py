@@ -16,6 +16,7 @@ from simulator.cli.options import (
     TableOption,
     quantity,
     read_job,
+    with_plan_of_run,
 )
 from simulator.cli.output import (
     HTML,
@@ -67,6 +68,7 @@ def command(
     wanted = None if tokens is None else quantity("--tokens", tokens, "tokens")
     span = None if days is None else days * parse("1 d", "s")
     tell_compiling()
+    the_job = with_plan_of_run(the_job, job, model, cluster)
     found = goodput(the_job, wanted, span, samples, seed, levers, note)
     save_table(found, output)
     if plot:

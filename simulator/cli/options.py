@@ -27,6 +27,7 @@ __all__ = [
     "quantity",
     "read_job",
     "run_own_schedules",
+    "with_plan_of_run",
     "words",
 ]
 
@@ -99,6 +100,19 @@ def read_job(
             "the table [[neighbours]] counts in dtsim run and dtsim goodput only. Way out: --set neighbours=[], or one of these"
         )
     return found
+
+
+def with_plan_of_run(the_job: Job, job: str | None, model: str | None, cluster: str | None) -> Job:
+    """Return a job with the plan that a quick search finds, where names or another program's files name none.
+
+    Args:
+        the_job: as `read_job` read it.
+        job, model, cluster: as `read_job` took them. A job file that names no plan means the plain one.
+    """
+    from simulator.importers.jobs import is_foreign
+    from simulator.studies.other_plan import with_a_plan
+
+    return with_a_plan(the_job) if model or cluster or (job is not None and is_foreign(job)) else the_job
 
 
 def run_own_schedules(asked: Sequence[str]) -> None:

@@ -19,6 +19,7 @@ from simulator.cli.options import (
     TableOption,
     quantity,
     read_job,
+    with_plan_of_run,
 )
 from simulator.cli.output import (
     HTML,
@@ -124,11 +125,8 @@ def command(
     count, seed = _noise_of(the_job, samples, seed) if varies else (0, 0)
     tell_compiling()
     from_file = job is not None and is_foreign(job)
-    if model or cluster or from_file:
-        from simulator.studies.other_plan import plan_instead, with_a_plan
-
-        planned = with_a_plan(the_job)
-        from_file, the_job = from_file and planned is the_job, planned
+    planned = with_plan_of_run(the_job, job, model, cluster)
+    from_file, the_job = from_file and planned is the_job, planned
     the_job, beside = beside_neighbours(the_job)
     prediction = _simulate(the_job, engine)
     answer, told = _answer(prediction), describe(prediction, the_job.name)
@@ -161,9 +159,12 @@ def command(
         variation = vary(the_job, count, seed, engine, note)
         answer["jitter"] = variation.to_dict()
         sections.insert(1, variation.section())
-    if from_file and (instead := plan_instead(the_job, prediction)) is not None:
-        answer["plan_instead"] = instead.to_dict()
-        sections.append(instead.section())
+    if from_file:
+        from simulator.studies.other_plan import plan_instead
+
+        if (instead := plan_instead(the_job, prediction)) is not None:
+            answer["plan_instead"] = instead.to_dict()
+            sections.append(instead.section())
     if not prediction.fits:
         from simulator.studies.advice import make_it_fit
 

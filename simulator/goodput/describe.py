@@ -109,7 +109,8 @@ def describe_run(
     prediction = simulate_job(job)
     if not prediction.fits:
         assumptions.append(
-            f"the job does not fit its GPUs' memory (dtsim run {job.name}): the run is told as if it did"
+            f"the job does not fit its GPUs' memory: rank {prediction.fullest} needs {show(prediction.peak_memory, 'B')} of "
+            f"{show(prediction.capacity, 'B')} (dtsim run says what would help); the run is told as if it did"
         )
     step = _noisy_step(job, prediction, assumptions)
     exchange = exchange_between(job.sites, job.workload.model.parameters, step) if job.sites else None

@@ -4,11 +4,23 @@ from __future__ import annotations
 
 import html
 import re
+import shlex
 import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-__all__ = ["Section", "Table", "amount", "bar", "percent", "plain_bars", "refusals", "render_sections", "sections_html"]
+__all__ = [
+    "Section",
+    "Table",
+    "amount",
+    "bar",
+    "percent",
+    "plain_bars",
+    "refusals",
+    "render_sections",
+    "sections_html",
+    "set_options",
+]
 
 _FULL, _PARTS = "█", " ▏▎▍▌▋▊▉"
 _ASCII = {ord(_FULL): "#"} | {ord(part): "#" if eighths >= 4 else "" for eighths, part in enumerate(_PARTS) if eighths}
@@ -106,6 +118,15 @@ def bar(fraction: float, width: int = 24) -> str:
     """
     eighths = round(max(0.0, min(1.0, fraction)) * width * 8)
     return (_FULL * (eighths // 8) + _PARTS[eighths % 8]).rstrip()
+
+
+def set_options(settings: Iterable[str]) -> str:
+    """Return settings as the command line takes them, each quoted where a shell needs it.
+
+    >>> print(set_options(["plan.tensor_parallel=2", "plan.layer_split=[41,39]"]))
+    --set plan.tensor_parallel=2 --set 'plan.layer_split=[41,39]'
+    """
+    return " ".join(f"--set {shlex.quote(setting)}" for setting in settings)
 
 
 def percent(fraction: float, digits: int = 1, signed: bool = False) -> str:

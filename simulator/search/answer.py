@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ from typing import Any
 from simulator.aliases import short
 from simulator.report.frames import Records, Tabular
 from simulator.report.schema import SCHEMA_VERSION
-from simulator.report.table import Section, Table, percent
+from simulator.report.table import Section, Table, percent, set_options
 from simulator.search.candidate import OBJECTIVE_WORDS, Candidate, shown
 from simulator.search.choices import Choice
 from simulator.search.defaults import repeated
@@ -282,8 +281,7 @@ class Answer(Tabular):
                 )
                 why = f"{all_are}; most often: {common}" if common else "No plan was looked at."
                 return [Section(title="no plan", lines=(why,))]
-            lacks = f"{show(near.peak_memory, 'B')} of {show(near.capacity, 'B')}, fits with {percent(near.fit_probability)}"
-            return [Section(title=self.lack, lines=(f"nearest: {_plan(near)}: {lacks}",))]
+            return [Section(title=self.lack, lines=(f"nearest: {_plan(near)}: {near.room}",))]
         names = list(self.space.ranges)
         rows = tuple(
             (
@@ -312,7 +310,7 @@ class Answer(Tabular):
             *([trust] if first.runs else []),
             *first.notes,
             f"what binds it: {_binds(first)}",
-            f"run it: {run} " + " ".join(f"--set {shlex.quote(setting)}" for setting in self.settings(first)),
+            f"run it: {run} {set_options(self.settings(first))}",
         )
         return [
             Section(
@@ -349,6 +347,7 @@ class Answer(Tabular):
         heads = (*(short(name) for name in names), *(("gpus",) if gpus else ()), "step", "fullest rank")
         heads = (*heads, *(("price",) if priced else ()))
         what = f"{len(front)} of the {len(self.best)} plans simulated that fit: no other of them is quicker and smaller"
+        what += f"; {len(shown)} of them, spread evenly" if len(shown) < len(front) else ""
         more = "" if self.strategy == "grid" else "; --strategy grid simulates all"
         return [Section(title="time against memory", lines=(what + more,), table=Table(headings=heads, rows=rows))]
 

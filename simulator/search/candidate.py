@@ -19,6 +19,7 @@ from simulator.lowering.steps.state import State
 from simulator.plan.framework import Framework
 from simulator.plan.plan import Plan
 from simulator.report.prediction import QUANTILE, Prediction
+from simulator.report.table import percent
 from simulator.schedules.base import Schedule
 from simulator.search.begun import begun
 from simulator.search.bounds import ROUNDING, least_products, least_seconds
@@ -107,6 +108,12 @@ class Candidate:
     def feasible(self, probability: float) -> bool:
         """Return whether it fits with this probability; 0 asks the point estimate."""
         return self.fits if probability == 0 else self.fit_probability >= probability
+
+    @property
+    def room(self) -> str:
+        """What its fullest rank needs of its GPU, and how surely that is there, in words."""
+        needed = f"{show(self.peak_memory, 'B')} of {show(self.capacity, 'B')}"
+        return f"{needed}, which fits with {percent(self.fit_probability)}" if self.fits else needed
 
     def record(self) -> dict[str, Any]:
         """Return it as the row of a table."""

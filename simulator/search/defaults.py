@@ -165,7 +165,9 @@ def _powers(limit: int) -> Iterator[int]:
 
 
 def worlds(job: Job, most: int) -> tuple[int, ...]:
-    """Return the numbers of GPUs up to `most` that a search may choose: parts of a node by powers of two, then nodes by powers of two.
+    """Return the numbers of GPUs up to `most` that a search may choose.
+
+    Parts of a node by powers of two, then nodes by powers of two, last as many nodes as there may be: a rack of 18 has 16 of them, and 18.
 
     Raises:
         SpecError: fewer than one.
@@ -173,8 +175,9 @@ def worlds(job: Job, most: int) -> tuple[int, ...]:
     if most < 1:
         raise SpecError(f"--gpus at-most takes a number above zero, got {most}")
     node = job.cluster.gpus_per_node
+    nodes = max(1, most // node)
     found = []
-    for gpus in (*(g for g in _powers(node) if node % g == 0), *(node * n for n in _powers(max(1, most // node)))):
+    for gpus in (*(g for g in _powers(node) if node % g == 0), *(node * n for n in (*_powers(nodes), nodes))):
         try:
             job.cluster.resized(gpus)
         except SimulatorError:

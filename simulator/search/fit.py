@@ -274,7 +274,7 @@ class _Climb:
             self.refusal = result
             return False
         if not result.feasible(self.probability):
-            self.refusal = f"it holds {show(result.peak_memory, 'B')} of {show(result.capacity, 'B')}"
+            self.refusal = f"it holds {result.room}"
             return False
         return True
 
@@ -293,4 +293,4 @@ def _why(answer: Answer | None) -> str:
     near = answer.nearest if answer else None
     if near is None:
         return "every plan is refused"
-    return f"the nearest needs {show(near.peak_memory, 'B')} of {show(near.capacity, 'B')}"
+    return f"the nearest needs {near.room}{' only (--fit-probability)' if near.fits else ''}"

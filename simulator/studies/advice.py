@@ -10,7 +10,7 @@ from typing import Any
 
 from simulator.job import Job
 from simulator.report.prediction import Prediction
-from simulator.report.table import Section, Table
+from simulator.report.table import Section, Table, set_options
 from simulator.studies.changes import MOST_ROWS, Trial, neighbours, that_matter, trials
 from simulator.studies.other_plan import other_plan
 from simulator.units import show
@@ -66,7 +66,7 @@ class Advice:
                 rows.append((trial.change.name, show(p.step_time, "s"), show(p.peak_memory, "B"), verdict))
         best = self.best
         if best is not None:
-            way = f"way out: {best.change.name} ({' '.join(f'--set {s}' for s in best.change.settings)})"
+            way = f"way out: {best.change.name} ({set_options(best.change.settings)})"
         else:
             way = (
                 f"no plan was found that fits, of {self.searched:,} (dtsim search looks at all): dtsim fit MODEL --cluster C --fewest gpus "

@@ -275,12 +275,17 @@ def _rate(p: Prediction) -> float:
 
 
 def _pace(p: Prediction, best: Prediction | None) -> str:
-    """Whether it is the quickest of those that fit, or not to be told apart from it: its time for as many tokens is in that one's band."""
+    """Whether it is the quickest of those that fit, or not to be told apart from it: its time for as many tokens is in that one's band.
+
+    Of the same code on the same machine the part of the band that both have in common is left out, as a search leaves it out.
+    """
     if best is None or not p.fits:
         return ""
     if p is best:
         return ", quickest"
-    return ", as quick within the band" if _rate(p) * best.high >= best.tokens else ""
+    same = (p.made.get("framework"), p.cluster.machine) == (best.made.get("framework"), best.cluster.machine)
+    slowest = best.alike if same else best.high
+    return ", as quick within the band" if _rate(p) * slowest >= best.tokens else ""
 
 
 def _plain(value: object) -> object:

@@ -14,7 +14,7 @@ from simulator.program.prices import PriceClass
 from simulator.program.program import CATEGORIES
 from simulator.report.prediction import Prediction
 from simulator.report.schema import SCHEMA_VERSION
-from simulator.report.table import Section, Table, bar, percent
+from simulator.report.table import Section, Table, bar, percent, set_options
 from simulator.report.tiers import Traffic, traffic_of, traffic_section
 from simulator.report.turns import turns_dict, turns_section
 from simulator.schedules.reversal import Reversal
@@ -114,7 +114,9 @@ class Explanation:
         """Return the explanation to read."""
         turns = [] if self.turns is None else [turns_section(self.turns[1], self.turns[0])]
         below = [traffic_section(self.traffic)] if self.traffic else []
-        return [self._ladder(), self._binding(), self._memory(), *below, *turns, self._gains()]
+        assumed = tuple(self.prediction.provenance["assumptions"])
+        granted = [Section(title="taken for granted", lines=assumed)] if assumed else []
+        return [self._ladder(), self._binding(), self._memory(), *below, *turns, *granted, self._gains()]
 
     def _ladder(self) -> Section:
         p = self.prediction
@@ -162,14 +164,14 @@ class Explanation:
                 gain = percent(now / p.step_time - 1.0, signed=True)
                 rows.append((trial.change.name, show(p.step_time, "s"), gain, show(p.peak_memory, "B"), verdict))
         line = (
-            f"{best.change.name}: {' '.join(f'--set {s}' for s in best.change.settings)}"
+            f"{best.change.name}: {set_options(best.change.settings)}"
             if best is not None
             else "none of the neighbouring plans is quicker and fits"
         )
         lines: tuple[str, ...] = (line,)
         if self.other is not None and self.other.outcome is not None:
             p = self.other.outcome
-            settings = " ".join(f"--set {s}" for s in self.other.change.settings)
+            settings = set_options(self.other.change.settings)
             lines += (
                 f"another plan altogether: {show(p.step_time, 's')} ({percent(now / p.step_time - 1.0, signed=True)}): {settings}",
             )

@@ -6,7 +6,7 @@ job --families--> the best plan of each --> what decided, and the bandwidth of t
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -25,12 +25,13 @@ from simulator.search.space import Space
 from simulator.studies.explanation import ACCOUNT_WORDS
 from simulator.units import show
 
-__all__ = ["Crossing", "Guide", "Tried", "advise", "node_bandwidth", "with_network"]
+__all__ = ["Crossing", "Guide", "Tried", "advise", "node_bandwidth", "turns_between", "with_network"]
 
 _SECONDS = 2.0
 """Processor time for one family; what is left open then is said."""
-_WIDEST = 128.0
-"""How many times slower and faster networks are asked about."""
+_OCTAVES = 7
+_WIDEST = 2.0**_OCTAVES
+"""How many times slower and faster networks are asked about: two families are compared at every octave between."""
 _CLOSE = 1.02
 """Bandwidths between which a crossing is told."""
 
@@ -76,7 +77,7 @@ class Guide:
 
     Args:
         job: what was asked about.
-        machine: "one GPU", "one node" or "several nodes".
+        machine: "one GPU", "one node", "one rack" (nodes that share their inner link) or "several nodes", which need the network.
         fits_one_gpu: whether a whole copy of the model, its states and one sequence fits a GPU.
         largest_layer: bytes of the states of the largest layer; where they exceed a GPU, only what cuts or shards layers can work.
         tried: every family.
@@ -101,9 +102,10 @@ class Guide:
 
     @property
     def ties(self) -> list[Tried]:
-        """Families whose best plan is within the band of the quickest: not to be told apart by a prediction."""
+        """Families within the band of the quickest, which no prediction tells apart; those that put nothing on the host first."""
         first = self.ranked[0].best if self.ranked else None
-        return [one for one in self.ranked if first and one.best and one.best.step_time <= first.alike]
+        alike = [one for one in self.ranked if first and one.best and one.best.step_time <= first.alike]
+        return sorted(alike, key=lambda one: bool(one.family.fixed))
 
     def why(self, one: Tried) -> str:
         """What decided about a family."""
@@ -241,8 +243,7 @@ def advise(job: Job, probability: float = 0.9, tell: Callable[[str], None] = lam
         if space is not None:
             tell(f"{family.name}: {space.size:,} plans ...")
             tried.append(Tried(family=family, answer=_searched(space, probability)))
-    inside = cluster.node.gpus
-    machine = "one GPU" if cluster.world_size == 1 else "one node" if cluster.world_size <= inside else "several nodes"
+    machine = _machine(cluster)
     crossings = _crossings(job, tried, probability, tell) if machine == "several nodes" else ()
     return Guide(
         job=job,
@@ -257,6 +258,14 @@ def advise(job: Job, probability: float = 0.9, tell: Callable[[str], None] = lam
 
 def _searched(space: Space, probability: float) -> Answer:
     return search(space, fit_probability=probability, top=1, budget=_SECONDS)
+
+
+def _machine(cluster: Cluster) -> str:
+    if cluster.world_size == 1:
+        return "one GPU"
+    if cluster.world_size <= cluster.node.gpus:
+        return "one node"
+    return "one rack" if cluster.world_size <= cluster.node.gpus * cluster.spec.nodes_per_rack else "several nodes"
 
 
 def _alone(job: Job) -> Job:
@@ -313,9 +322,7 @@ def _crossings(job: Job, tried: Iterable[Tried], probability: float, tell: Calla
     split = plans.pop(_SPLIT, [])
     out = []
     for name, mine in plans.items():
-        crossing = _crossing(job, name, mine, split, own) if split else None
-        if crossing:
-            out.append(crossing)
+        out += _between(job, name, mine, split, own) if split else []
     return out
 
 
@@ -327,9 +334,11 @@ def _side(family: Family) -> str:
     return _SPLIT if family.splits else family.name
 
 
-def _crossing(
+def _between(
     job: Job, name: str, mine: list[tuple[Space, Candidate]], split: list[tuple[Space, Candidate]], own: float
-) -> Crossing | None:
+) -> list[Crossing]:
+    """Every bandwidth at which one family and the ways to split change places: there may be several."""
+
     def least(plans: list[tuple[Space, Candidate]], bandwidth: float) -> float:
         cluster = with_network(job.cluster, bandwidth)
         found = []
@@ -343,16 +352,33 @@ def _crossing(
     def lead(bandwidth: float) -> float:
         return least(mine, bandwidth) - least(split, bandwidth)
 
-    low, high = own / _WIDEST, own * _WIDEST
-    ends = lead(low), lead(high)
-    if ends[0] * ends[1] >= 0 or not all(map(math.isfinite, ends)):
-        return None
-    while high / low > _CLOSE:
-        middle = math.sqrt(low * high)
-        low, high = (middle, high) if lead(middle) * ends[0] > 0 else (low, middle)
-    bandwidth = math.sqrt(low * high)
-    faster, slower = (_SPLIT, name) if ends[1] > 0 else (name, _SPLIT)
-    return Crossing(faster=faster, slower=slower, bandwidth=bandwidth, step_time=least(mine, bandwidth))
+    networks = [own * 2.0**octave for octave in range(-_OCTAVES, _OCTAVES + 1)]
+    return [
+        Crossing(
+            faster=_SPLIT if ahead else name,
+            slower=name if ahead else _SPLIT,
+            bandwidth=bandwidth,
+            step_time=least(mine, bandwidth),
+        )
+        for bandwidth, ahead in turns_between(lead, networks)
+    ]
+
+
+def turns_between(lead: Callable[[float], float], points: Sequence[float]) -> list[tuple[float, bool]]:
+    """Return where a lead changes its sign between neighbouring points, and whether it is positive above; several times, it may be.
+
+    Points where the lead is not finite, since a side has no plan there, end the stretch beside them.
+    """
+    leads = [lead(point) for point in points]
+    found = []
+    for low, high, below, above in zip(points, points[1:], leads, leads[1:], strict=False):
+        if not (math.isfinite(below) and math.isfinite(above) and (below > 0) != (above > 0)):
+            continue
+        while high / low > _CLOSE:
+            middle = math.sqrt(low * high)
+            low, high = (middle, high) if (lead(middle) > 0) == (below > 0) else (low, middle)
+        found.append((math.sqrt(low * high), above > 0))
+    return found
 
 
 def _nothing(one: Tried) -> str:

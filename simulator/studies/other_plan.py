@@ -10,7 +10,7 @@ from simulator.importers.imported import Imported, again
 from simulator.importers.jobs import job_data
 from simulator.job import Job, job_from_data
 from simulator.report.prediction import Prediction
-from simulator.report.table import Section, percent
+from simulator.report.table import Section, percent, set_options
 from simulator.search.quick import changed_fields, proposed, quick_search
 from simulator.search.space import that_keep_batch
 from simulator.studies.changes import Change, Outcome, Trial
@@ -52,7 +52,7 @@ class PlanInstead:
             return Section(title="this plan instead: none", lines=(line,))
         found = self.trial.outcome
         gain = percent(self.step_time / found.step_time - 1.0, signed=True)
-        settings = " ".join(f"--set {setting}" for setting in self.settings)
+        settings = set_options(self.settings)
         return Section(
             title=f"this plan instead: {show(found.step_time, 's')} per step ({gain} speed), {show(found.peak_memory, 'B')}, fits",
             lines=(settings, f"by a quick search of {self.plans:,} plans; dtsim search proves the best"),
@@ -106,7 +106,7 @@ def with_a_plan(job: Job) -> Job:
         if answer.best
         else "plan that lacks least memory"
     )
-    chosen = " ".join(f"--set {setting}" for setting in found.settings)
+    chosen = set_options(found.settings)
     said = f"plan = the {what}; the job names none, this one is {chosen or 'one rank'}"
     return replace(job, plan=answer.space.job_of(found.point).plan, assumptions=(*job.assumptions, said))
 

@@ -18,7 +18,7 @@ from simulator.errors import SimulatorError
 from simulator.remembered import remember_at_most, undisturbed
 from simulator.report.frames import Records, Tabular
 from simulator.report.schema import SCHEMA_VERSION
-from simulator.report.table import Section
+from simulator.report.table import Section, set_options
 from simulator.simulation import simulate_job
 from simulator.specs import files_as_they_are
 from simulator.studies.crew import Crew
@@ -91,7 +91,7 @@ class Sweep(Tabular):
         lines = [f"{done:,} of {self.study.size:,} points: {counts}; {self.found:,} of them were there before"]
         best = self.best
         if best is not None:
-            settings = " ".join(f"--set {setting}" for setting in self.study.settings_to_run(best["point"]))
+            settings = set_options(self.study.settings_to_run(best["point"]))
             lines.append(f"the quickest that fits: {show(best['step_time_s'], 's')}: {settings}")
         lines += ["stopped; --resume goes on"] if self.stopped else []
         return [Section(title=f"{self.study.name}: {show(self.seconds, 's')}", lines=tuple(lines))]

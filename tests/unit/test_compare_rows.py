@@ -82,3 +82,12 @@ def test_the_command_sorts_and_chooses(dtsim: Dtsim) -> None:
     for bad in (("--only", "all"), ("--sort", "nothing")):
         assert 2 == dtsim("compare", JOB, "--zero", "0,1", *bad)[0]
     assert 2 == dtsim("compare", JOB, "--gpus", "16,32", "--sort", "step")[0]
+
+
+def test_what_both_have_in_common_makes_no_two_variants_alike() -> None:
+    """The band of a run whose code nobody named is twice as wide towards slower; that of two plans beside each other is not."""
+    loaded = compare(None, variants([], [], ["plan.recompute=none,full"]), model="gpt3_1_3b", cluster="dgx_a100")
+    quick, slow = (p for _, p in loaded.predicted)
+    assert quick.alike < slow.step_time < quick.high
+    marks = [line[-1] for line in loaded.sections()[0].table.rows]  # type: ignore[union-attr]
+    assert ["quick" in mark for mark in marks] == [True, False]

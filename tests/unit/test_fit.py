@@ -11,6 +11,7 @@ from simulator.errors import SpecError
 from simulator.job import Job, job_from_names, load_job
 from simulator.plan.zero import model_states
 from simulator.search.candidate import look
+from simulator.search.defaults import worlds
 from simulator.search.fit import fewest_gpus, largest
 from simulator.search.growth import GROWTHS, Grown
 from simulator.search.space import make_space, read_ranges
@@ -179,3 +180,15 @@ def test_bad_words_end_with_2_and_say_why(dtsim: Dtsim, words: tuple[str, ...], 
     code, out, error = dtsim(*COMMAND, *words)
     assert (code, out) == (2, "")
     assert told in error
+
+
+def test_the_whole_of_a_cluster_is_tried_where_its_nodes_are_no_power_of_two() -> None:
+    assert worlds(job_from_names("gpt3_6_7b", "gb200_nvl72"), 72) == (1, 2, 4, 8, 16, 32, 64, 72)
+    assert worlds(job_from_names("gpt3_6_7b", "dgx_a100"), 100)[-2:] == (64, 96)
+
+
+def test_a_plan_that_fits_but_not_surely_is_not_told_as_one_that_does_not_fit() -> None:
+    likely = job_from_names("gpt3_6_7b", "dgx_a100_40", ["cluster.gpus=8", "workload.global_batch_size=8"])
+    said = fewest_gpus(likely, {**RANGES, "cluster.gpus": (8,)}, {}, probability=0.99999).refusal
+    assert "fits with" in said
+    assert "--fit-probability" in said

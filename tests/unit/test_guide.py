@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 from functools import cache
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
 from simulator.hardware.cluster import build_cluster
 from simulator.hardware.link import load_link
 from simulator.job import Job, job_from_names
+from simulator.search.answer import Answer
+from simulator.search.families import FAMILIES
 from simulator.search.growth import GROWTHS
 from simulator.simulation import simulate_job
-from simulator.studies.guide import Guide, Tried, advise, node_bandwidth, with_network
+from simulator.studies.guide import Guide, Tried, advise, node_bandwidth, turns_between, with_network
 from simulator.units import in_unit
 from tests.command import Dtsim
 
@@ -163,6 +168,25 @@ def test_the_crossing_lies_where_both_take_equal_time() -> None:
         assert (seconds(there, "ZeRO-3 (FSDP)") - split) * order > 0
 
 
+def test_families_that_change_places_twice_are_told_twice() -> None:
+    """Sharded weights win on a middling network: below it splitting the model sends less, above it needs no recompute."""
+    octaves = [2.0**k for k in range(-7, 8)]
+    slow, quick = turns_between(lambda x: (math.log(x) + 2.0) * (math.log(x) - 1.0), octaves)
+    assert slow[0] == pytest.approx(math.exp(-2.0), rel=0.02)
+    assert quick[0] == pytest.approx(math.exp(1.0), rel=0.02)
+    assert (slow[1], quick[1]) == (False, True)
+    assert turns_between(lambda x: 1.0, octaves) == []
+    assert turns_between(lambda x: math.inf if x < 1.0 else -1.0, octaves) == []
+
+
+@pytest.mark.slow
+def test_what_is_told_of_other_networks_does_not_depend_on_the_one_at_hand() -> None:
+    job = machine("llama3_70b", "dgx_h100", 512, 1024)
+    assert next(c for c in advise(job).crossings if c.faster == "ZeRO-3 (FSDP)").bandwidth == pytest.approx(
+        45e9, rel=0.1
+    )
+
+
 def test_the_command_answers_in_json(dtsim: Dtsim) -> None:
     words = ("advise", "--model", "gpt3_1_3b", "--cluster", "dgx_a100", "--set", "cluster.gpus=8")
     code, out, _ = dtsim(*words, "--json")
@@ -223,3 +247,29 @@ def test_what_fits_by_the_point_estimate_alone_says_with_which_probability() -> 
             assert ("(--fit-probability)" in why) == nearest.fits
             assert ("does not fit" in why) == (not nearest.fits)
     assert "one GPU with a probability of 100.0 %" in found.sections()[0].lines[0]
+
+
+def test_a_rack_that_shares_its_inner_link_asks_nothing_of_the_network() -> None:
+    found = advise(job_from_names("gpt3_1_3b", "gb200_nvl72", ["cluster.gpus=8"]))
+    assert found.machine == "one rack"
+    assert not any("network" in section.title for section in found.sections())
+
+
+def test_of_families_alike_one_that_puts_nothing_on_the_host_is_advised() -> None:
+    def one(name: str, seconds: float) -> Tried:
+        best = SimpleNamespace(step_time=seconds, alike=1.1 * seconds)
+        answer = cast(Answer, SimpleNamespace(best=(best,)))
+        return Tried(family=next(family for family in FAMILIES if family.name == name), answer=answer)
+
+    small = machine("gpt3_1_3b", "dgx_a100", 8, 8)
+    tried = (one("optimizer on the host", 1.0), one("ZeRO-2", 1.001), one("ZeRO-3 (FSDP)", 2.0))
+    found = Guide(
+        job=small,
+        machine="one node",
+        fits_one_gpu=True,
+        largest_layer=0.0,
+        tried=tried,
+        crossings=(),
+        probability=0.9,
+    )
+    assert [each.family.name for each in found.ties] == ["ZeRO-2", "optimizer on the host"]

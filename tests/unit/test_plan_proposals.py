@@ -95,3 +95,25 @@ def test_a_run_without_a_plan_takes_one_that_fits_and_says_so(dtsim: Dtsim) -> N
     named = json.loads(out)
     assert (0, False) == (code, named["fits"])
     assert not any(line.startswith("plan =") for line in named["provenance"]["assumptions"])
+
+
+def test_verbs_that_tell_of_one_step_take_the_same_plan_where_none_is_named(dtsim: Dtsim) -> None:
+    ask = ("--model", "gpt3_13b", "--cluster", "dgx_a100", "--set", "cluster.gpus=16", "--json")
+    answers = {verb: json.loads(dtsim(verb, *ask, *more)[1]) for verb, more in (("run", ()), ("explain", ()))}
+    run, explained = answers["run"], answers["explain"]
+    assert explained["step_time_s"] == run["step_time_s"]
+    assert explained["provenance"]["assumptions"] == run["provenance"]["assumptions"]
+    whole = json.loads(dtsim("goodput", *ask, "--days", "1", "--samples", "2", "--no-levers")[1])
+    assert whole["step_time_s"]["value"] == run["step_time_s"]["value"]
+    assert any(line.startswith("plan = the quickest of ") for line in whole["provenance"]["assumptions"])
+
+
+def test_what_is_exported_is_the_plan_that_is_run(dtsim: Dtsim) -> None:
+    names = ("--model", "gpt3_13b", "--cluster", "dgx_a100", "--set", "cluster.gpus=16")
+    code, script, said = dtsim("export", "megatron", *names)
+    assert code == 0
+    assert "plan = the quickest of" in said
+    run = json.loads(dtsim("run", *names, "--json")[1])
+    assert f"--tensor-model-parallel-size {run['provenance']['degrees']['tp']}" in script
+    assert ("--recompute-granularity" in script) == (run["provenance"]["recompute"] != "none")
+    assert ("--use-distributed-optimizer" in script) or ("fsdp" in script)

@@ -6,6 +6,7 @@ import copy
 import csv
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -419,3 +420,12 @@ def test_the_quickest_point_of_a_job_that_tells_its_replicas_runs_as_it_is_print
     printed = next(line for line in out.splitlines() if "the quickest that fits" in line)
     settings = printed[printed.index("--set") :].split()
     assert dtsim("run", "gpt3_13b_2xdgx_a100", *settings)[0] == 0
+
+
+def test_the_quickest_point_is_printed_as_a_shell_takes_it(dtsim: Dtsim, tmp_path: Path) -> None:
+    study = tmp_path / "study.toml"
+    price = "cluster.price_per_gpu_hour=3 $/h"
+    study.write_text(f'job = "gpt3_13b_2xdgx_a100"\nset = ["{price}"]\n[vary]\n"plan.zero_stage" = [1]\n')
+    _, out, _ = dtsim("sweep", str(study), "-o", str(tmp_path / "out.csv"), "--processes", "1")
+    printed = next(line for line in out.splitlines() if "the quickest that fits" in line)
+    assert shlex.split(printed[printed.index("--set") :]) == ["--set", price, "--set", "plan.zero_stage=1"]

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from simulator.errors import SpecError
 from simulator.planners.problems.cut import Cut
-from simulator.report.table import Section, Table
+from simulator.report.table import Section, Table, set_options
 from simulator.schedules import SCHEDULES
 from simulator.units import show
 from simulator.workload.cost_graph import CostGraph
@@ -246,7 +246,7 @@ class Pipeline(Cut[tuple[Stage, ...]]):
 
     def _run_by(self, plan: tuple[Stage, ...]) -> tuple[str, ...]:
         """How the simulator runs it."""
-        settings = " ".join(f"--set '{setting}'" for setting in self.settings(plan))
+        settings = set_options(self.settings(plan))
         if not settings:
             return ()
         made = f"dtsim import graph {self.graph.name} --images N -o model.toml"

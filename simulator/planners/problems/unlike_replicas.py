@@ -27,7 +27,7 @@ from scipy.optimize import linprog
 from simulator.errors import SpecError
 from simulator.hardware.parts import shown_numbers
 from simulator.planners.base import Problem
-from simulator.report.table import Section, Table
+from simulator.report.table import Section, Table, set_options
 from simulator.units import show
 
 __all__ = ["Allocation", "Replica", "UnlikeReplicas"]
@@ -236,7 +236,7 @@ class UnlikeReplicas(Problem[Allocation]):
             title=f"{self.replicas} replicas of {self.stages} GPUs, {self.wave} minibatches under way in each",
             lines=(f"{1 / self.cost(plan):,.1f} minibatches a second, all at the pace of the slowest",),
             table=Table(headings=("replica", "GPUs", "layers", "stages", "pace"), rows=tuple(rows), left=(1, 2, 3)),
-            below=("of the job: " + " ".join(f"--set '{setting}'" for setting in self.settings(plan)),),
+            below=(f"of the job: {set_options(self.settings(plan))}",),
         )
 
     def to_dict(self, plan: Allocation) -> dict[str, Any]:
