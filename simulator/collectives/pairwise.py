@@ -1,7 +1,10 @@
 """all_to_all as pairwise exchange: in step k every rank sends to the rank k places further on.
 
 NCCL posts all sends and receives at once, so the wires inside and outside a node work at the same time, and the slower
-decides.
+decides.  On a torus of D dimensions n ranks lie in a block of a = n^(1/D) on each side; a message for a rank of them goes a / 4 hops
+in each dimension in the mean and takes as many links, so that with all 2 D links of every chip at work an exchange takes D a / 4 times
+the bytes of a chip over the bandwidth of its links (channel load of a k-ary n-cube under uniform traffic: Dally and Towles, Principles
+and Practices of Interconnection Networks, 2004, chapter 5).
 """
 
 from __future__ import annotations
@@ -41,6 +44,10 @@ class Pairwise(Collective):
         if n > g:
             times.append((n - g) / n / (outer / place.fewest_per_node))
             bare.append((n - g) / n / (place.outer_bandwidth(fabric) / place.fewest_per_node))
+            if fabric.torus:
+                hops = fabric.torus * n ** (1 / fabric.torus) / 4
+                times.append(hops / (fabric.intra_bandwidth * table.attained[fabric.intra]))
+                bare.append(hops / fabric.intra_bandwidth)
             latency += peers_latency(n - g, protocol, place, fabric, table)
         return Cost(latency=latency, bandwidth=1 / max(times), ceiling=1 / max(bare))
 

@@ -63,6 +63,7 @@ class Fabric:
         backend: the library that a framework calls: the vendor's ("nccl" and its ports), or "gloo", through host memory.
         host_rate: what loops of a host move in its memory [B/s]; 0 = the node's file does not say.
         first: the world rank at which the meshes begin that are placed on the wires.
+        torus: dimensions of the torus that the network is; 0 = none.
     """
 
     architecture: str
@@ -87,6 +88,7 @@ class Fabric:
     backend: Backend = "nccl"
     host_rate: float = 0.0
     first: int = 0
+    torus: int = 0
 
     def through_host(self, rate: float) -> Fabric:
         """Return the wires of a library that copies messages through host memory: no rank gets more of any than a thread moves.
@@ -199,6 +201,7 @@ def fabric_of(cluster: Cluster, backend: Backend = "nccl") -> Fabric:
         cards=cluster.nodes * cluster.node.nics if outer else 0,
         backend=backend,
         host_rate=(cluster.node.host_memory_bandwidth or 0.0) * load_host_coefficients().stream_fraction,
+        torus=outer.link.torus if outer else 0,
     )
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
+
+from pydantic import Field
 
 from simulator.specs import NamedSpec, load_named
 from simulator.units import BytesPerSecond, Seconds
@@ -18,7 +20,8 @@ class Link(NamedSpec):
 
     `bandwidth` [B/s] is ONE direction of one unit: all NVLinks of a GPU together, one PCIe slot, one port of a NIC.
     `latency` [s] is one hop.  `duplex`: both directions at once at full bandwidth.  `switched`: a GPU reaches every
-    peer with its whole bandwidth (NVSwitch, network); otherwise each peer has its own part of it.
+    peer with its whole bandwidth (NVSwitch, network); otherwise each peer has its own part of it.  `torus`: dimensions of
+    the torus that such links make of all chips, so that what goes far takes the links of those between; 0 = none.
     """
 
     technology: Literal[
@@ -44,6 +47,7 @@ class Link(NamedSpec):
     latency: Seconds
     duplex: bool
     switched: bool
+    torus: Annotated[int, Field(ge=0, le=6)] = 0
 
 
 def load_link(name: str) -> Link:

@@ -269,3 +269,16 @@ def test_small_messages_hold_fewer_multiprocessors() -> None:
         multiprocessors("all_reduce", 1e9, describe_group(8), H100, protocol="ll12")
     with pytest.raises(PlanError, match="below zero"):
         multiprocessors("all_reduce", -1.0, describe_group(8), H100)
+
+
+@pytest.mark.parametrize(("chips", "factor"), [(64, 3.0), (512, 6.0)])
+def test_an_exchange_over_a_torus_takes_the_links_between(chips: int, factor: float) -> None:
+    """TPU v5p, blocks of 4 x 4 x 4 and 8 x 8 x 8 chips with six links of 100 GB/s: a message goes 3 and 6 hops in the mean.  What crosses
+    the middle of the first, half of 32 chips' messages, has 32 links there."""
+    fabric = fabric_of(load_cluster("tpu_v5p_pod", chips))
+    place = describe_group(chips, chips // 4)
+    found, ring = (collective_seconds(kind, 2.0**30, place, fabric).seconds for kind in ("all_to_all", "all_gather"))
+    least = 2.0**30 * factor / 600e9
+    assert found == pytest.approx(least, rel=0.6)
+    assert found > least
+    assert ring < least

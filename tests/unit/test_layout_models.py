@@ -8,10 +8,15 @@ from collections import Counter
 import pytest
 
 from simulator.errors import LayoutError, UnknownNameError
+from simulator.hardware.cluster import load_cluster
+from simulator.plan.plan import Plan
+from simulator.program.program import Segment
+from simulator.simulation import simulate
 from simulator.specs import names
 from simulator.studies.layout_figures import LayoutFigures
 from simulator.studies.layout_question import answer_layout, read_layout
 from simulator.workload.model import load_model
+from simulator.workload.workload import Workload
 
 REFUSED = {
     "falcon_7b": "heads = 71",
@@ -60,3 +65,14 @@ def test_experts_and_data_on_one_axis_exchange_rows_and_no_weights_of_experts() 
 def test_latent_attention_needs_no_more_than_its_sums() -> None:
     found = exchanges("deepseek_v2_lite", "heads=cols")
     assert {"all_reduce"} == {kind for _, kind, _ in found}
+
+
+@pytest.mark.parametrize("framework", ["megatron_core", "megatron_lm_2023", "megatron_bridge_library"])
+def test_heads_that_ranks_share_out_are_turned_where_they_lie(framework: str) -> None:
+    """Cosines and sines that are made in every layer are the same on all ranks."""
+    plan = Plan(framework=framework, tensor_parallel=2, sequence_parallel=True)
+    work = Workload(model=load_model("llama3_8b"), sequence_length=4096, global_batch_size=8)
+    program = simulate(work, plan, load_cluster("dgx_h100", 8)).program
+    tables = [t for i in program.items if isinstance(i, Segment) for t, _ in i.pieces]
+    turned = [t.work[i] for t in tables for i, label in enumerate(t.label) if label.startswith("rotary")]
+    assert {"memory_bound"} == set(turned)
