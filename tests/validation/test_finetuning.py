@@ -42,5 +42,5 @@ def test_today_they_err_as_the_documents_state() -> None:
     errors = {o.case_id: (o.group, o.predicted / o.measured - 1.0) for o in found if o.predicted and o.measured}
     assert len(errors) == 47
     over_rows, over_sources = medians(errors)
-    assert over_rows <= 0.065
-    assert over_sources <= 0.05
+    assert over_rows <= 0.066
+    assert over_sources <= 0.035
