@@ -46,8 +46,11 @@ class Pairwise(Collective):
             bare.append((n - g) / n / (place.outer_bandwidth(fabric) / place.fewest_per_node))
             if fabric.torus:
                 hops = fabric.torus * n ** (1 / fabric.torus) / 4
-                times.append(hops / (fabric.intra_bandwidth * table.attained[fabric.intra]))
-                bare.append(hops / fabric.intra_bandwidth)
+                links, share = fabric.intra_bandwidth, table.attained.get(fabric.intra, 0.0)
+                if not fabric.intra:  # a chip alone has its network
+                    links, share = fabric.network_bandwidth, outer / place.outer_bandwidth(fabric)
+                times.append(hops / (links * share))
+                bare.append(hops / links)
             latency += peers_latency(n - g, protocol, place, fabric, table)
         return Cost(latency=latency, bandwidth=1 / max(times), ceiling=1 / max(bare))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -282,3 +283,24 @@ def test_an_exchange_over_a_torus_takes_the_links_between(chips: int, factor: fl
     assert found == pytest.approx(least, rel=0.6)
     assert found > least
     assert ring < least
+
+
+def test_a_torus_of_chips_that_are_nodes_of_their_own_has_its_network_alone(tmp_path: Path) -> None:
+    node = """
+    gpu = "tpu_v4"
+    gpus = 1
+    link = "ici_v4"
+    host_link = "pcie4_x16"
+    network_link = "ici_fabric_v4"
+    nics = 1
+    host = "amd"
+    in_network_reduction = false
+    peer_to_peer = true
+    sources = {"*" = "made up"}
+    """
+    (tmp_path / "chip.toml").write_text(f'name = "chip"\n{node}')
+    cluster = tmp_path / "chips.toml"
+    cluster.write_text(f'name = "chips"\nnode = "{tmp_path}/chip.toml"\nnodes = 64\nsources = {{"*" = "made up"}}\n')
+    fabric = fabric_of(load_cluster(cluster, 64))
+    found = collective_seconds("all_to_all", 2.0**30, describe_group(64, 64), fabric).seconds
+    assert found == pytest.approx(3 * 2.0**30 / 200e9, rel=0.1)
