@@ -110,9 +110,12 @@ def with_plan_of_run(the_job: Job, job: str | None, model: str | None, cluster: 
         job, model, cluster: as `read_job` took them. A job file that names no plan means the plain one.
     """
     from simulator.importers.jobs import is_foreign
+
+    if not (model or cluster or (job is not None and is_foreign(job))):
+        return the_job
     from simulator.studies.other_plan import with_a_plan
 
-    return with_a_plan(the_job) if model or cluster or (job is not None and is_foreign(job)) else the_job
+    return with_a_plan(the_job)
 
 
 def run_own_schedules(asked: Sequence[str]) -> None:
