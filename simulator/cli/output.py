@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from simulator.errors import SpecError
 from simulator.report.table import Section, plain_bars, render_sections
+from simulator.specs import ending_error
 
 if TYPE_CHECKING:
     from simulator.report.frames import Tabular
@@ -114,7 +115,7 @@ def claim(force: bool, *paths: str | Path | None, makes_folders: bool = False) -
             raise SpecError(f"{path}: is a directory; name a file to write")
         if path.is_file() and not force:
             raise SpecError(f"{path}: exists already. Way out: another file, or --force to overwrite it")
-        if not makes_folders and path.exists() <= path.is_file():
+        if not makes_folders and (path.is_file() or not path.exists()):
             _check_folder(path)
     real = [os.path.realpath(path) for path in wanted]
     twice = [
@@ -160,7 +161,7 @@ def check_ending(what: str, path: str | None, *endings: str) -> None:
         SpecError: it does not.
     """
     if path is not None and not path.lower().endswith(endings):
-        raise SpecError(f"a {what}'s file ending names its format, but {path!r} has none of: {', '.join(endings)}")
+        raise ending_error(what, path, endings)
 
 
 def claim_table(force: bool, table: str | None, *paths: str | Path | None) -> None:

@@ -13,6 +13,7 @@ from simulator.importers.base import Importer
 from simulator.importers.document import Document
 from simulator.importers.imported import Findings, Imported
 from simulator.importers.settings import Entry, Settings, flag_of, of_tree, whole_of, word_of
+from simulator.plan.framework import load_framework
 from simulator.units import BYTES_PER_ELEMENT
 
 __all__ = ["DeepSpeed", "read_zero"]
@@ -70,9 +71,6 @@ _DTYPES = {
     "float16": "fp16",
     "bfloat16": "bf16",
 }
-
-
-_SUB_GROUP = 1_000_000_000
 
 
 class DeepSpeed(Importer):
@@ -211,7 +209,7 @@ def read_zero(settings: Settings, findings: Findings, at: str) -> None:
         findings.ignore(bucket.place, f"{bucket.text}: zero_stage = {stage} has no buckets here")
     _offload(settings, findings, at, stage)
     group = settings.take(f"{at}sub_group_size")
-    if group is not None and stage == 3 and whole_of(group) != _SUB_GROUP:
+    if group is not None and stage == 3 and whole_of(group) != load_framework("deepspeed").sub_group_size:
         settings.refuse(group, "an update is taken to join the gradients of a billion of a rank's weights at once")
     elif group is not None:
         findings.ignore(group.place, f"{group.text}: of ZeRO-3, where an update takes a billion weights at once here")

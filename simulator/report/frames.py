@@ -19,10 +19,10 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from simulator.errors import SpecError, UnknownNameError
+from simulator.errors import UnknownNameError
 from simulator.report.columns import column_of
 from simulator.report.table import Table, percent
-from simulator.specs import replacing
+from simulator.specs import ending_error, replacing
 from simulator.units import show
 
 if TYPE_CHECKING:
@@ -211,7 +211,7 @@ def check_table(path: str) -> None:
         SpecError: it is none.
     """
     if Path(path).suffix.lower() not in ENDINGS:
-        raise SpecError(f"a table's file ending names its format, but {path!r} has none of: {', '.join(ENDINGS)}")
+        raise ending_error("table", path, ENDINGS)
 
 
 def write_table(answer: Tabular, path: str, table: str | None = None) -> str:

@@ -6,8 +6,7 @@ import io
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from simulator.errors import SpecError
-from simulator.specs import replacing
+from simulator.specs import ending_error, replacing
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -28,9 +27,7 @@ def check_picture(*paths: str | Path | None) -> None:
 
         formats = FigureCanvasBase.get_supported_filetypes()
         if Path(path).suffix[1:].lower() not in formats:
-            raise SpecError(
-                f"a picture's file ending names its format, but {str(path)!r} has none of: {', '.join(sorted(formats))}"
-            )
+            raise ending_error("picture", path, sorted(formats))
 
 
 def save_picture(figure: Figure, path: str | Path, title: str = "") -> Path:

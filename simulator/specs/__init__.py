@@ -10,7 +10,7 @@ in the working directory first, then in the data that came with the package: a u
 from __future__ import annotations
 
 from simulator.specs.extends import lineage, resolve
-from simulator.specs.files import CsvRows, read_bytes, replacing, write_text
+from simulator.specs.files import CsvRows, ending_error, read_bytes, replacing, write_text
 from simulator.specs.folders import KINDS, data_roots, find_spec, is_path, name_of, names, working_folder
 from simulator.specs.loading import (
     Count,
@@ -40,6 +40,7 @@ __all__ = [
     "Names",
     "Spec",
     "data_roots",
+    "ending_error",
     "files_as_they_are",
     "find_spec",
     "is_path",

@@ -13,7 +13,7 @@ from typing import Any
 
 from simulator.errors import SimulatorError, SpecError
 
-__all__ = ["CsvRows", "read_bytes", "reason_of", "replacing", "shown_path", "write_text"]
+__all__ = ["CsvRows", "ending_error", "read_bytes", "reason_of", "replacing", "shown_path", "write_text"]
 
 _KINDS = ((stat.S_ISFIFO, "pipe"), (stat.S_ISCHR, "device"), (stat.S_ISBLK, "device"))
 """What is no regular file, and may give bytes without end or never one."""
@@ -115,6 +115,11 @@ def replacing(path: Path | str) -> Iterator[Path]:
         if not special:
             with contextlib.suppress(OSError):
                 os.unlink(beside)
+
+
+def ending_error(what: str, path: Path | str, endings: Iterable[str]) -> SpecError:
+    """Return the refusal of a file to write whose ending is none of those that name a format."""
+    return SpecError(f"a {what}'s file ending names its format, but {str(path)!r} has none of: {', '.join(endings)}")
 
 
 def write_text(path: Path | str, text: str) -> None:

@@ -9,14 +9,15 @@ from simulator.importers.table.row_notes import words_said
 from simulator.importers.table.rows import Row, text
 from simulator.importers.vocabulary.names import load_names
 
-__all__ = ["gradient_overlap", "overlap_off", "pieces", "pipeline_overlaps"]
+__all__ = ["gradient_overlap", "overlap_off", "pipeline_overlaps", "tensor_pieces"]
 
 _ASYNC_TP = re.compile(r"(?<!no )(?<!without )\basync[ -]tp\b")
 _TP_OVERLAP = re.compile(r"\btp( comm)? overlap")
+_DP_OVERLAP = re.compile(r"\b(dp|grad\w*)[ _-]overlap|overlap[ _-]grad")
 _PP_OVERLAP = re.compile(r"\b(pp|pipeline|p2p)( comm)? overlap")
 
 
-def pieces(row: Row, fields: dict[str, Any], assumed: list[str]) -> dict[str, Any]:
+def tensor_pieces(row: Row, fields: dict[str, Any], assumed: list[str]) -> dict[str, Any]:
     """Return how products are cut where the row says that tensor-parallel collectives run beside them: Megatron's four pieces, or
     one for each rank under PyTorch's async TP (torch/distributed/_symmetric_memory, _pipelined_all_gather_and_consume)."""
     if not fields["sequence_parallel"]:
@@ -37,7 +38,7 @@ def gradient_overlap(row: Row, fields: dict[str, Any], assumed: list[str]) -> di
     if "torch ddp" in words:
         return {"overlap_gradients": True} if fields["zero_stage"] < 2 else {}
     asked = load_names().overlaps_when_asked.get(fields["framework"])
-    if not overlap_off(row) and (asked is None or re.search(r"\b(dp|grad\w*)[ _-]overlap|overlap[ _-]grad", words)):
+    if not overlap_off(row) and (asked is None or _DP_OVERLAP.search(words)):
         return {}
     if not overlap_off(row):
         assumed.append(f"gradients are not overlapped ({asked})")

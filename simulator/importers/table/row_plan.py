@@ -17,7 +17,7 @@ from simulator.importers.table.row_framework import (
     unsaid_attention,
 )
 from simulator.importers.table.row_notes import row_states, row_update, wraps_whole
-from simulator.importers.table.row_overlap import gradient_overlap, overlap_off, pieces, pipeline_overlaps
+from simulator.importers.table.row_overlap import gradient_overlap, overlap_off, pipeline_overlaps, tensor_pieces
 from simulator.importers.table.rows import CannotPlace, Row, count, flag, text
 from simulator.importers.vocabulary.name_specs import release_of
 from simulator.importers.vocabulary.names import load_names
@@ -101,7 +101,7 @@ def row_plan(row: Row, model: Model) -> tuple[dict[str, Any], int, str | None, t
     fields |= _recipe(row, named, fields, batch // (replicas * microbatch), assumed)
     if fields.get("attention") == "te" and load_framework(fields["framework"]).attention.startswith("te"):
         fields.pop("attention")  # the library by its name: the profile knows its year
-    fields |= pieces(row, fields, assumed)
+    fields |= tensor_pieces(row, fields, assumed)
     if fields["zero_stage"] == 3 and wraps_whole(row):
         fields["fsdp_unit"] = "chunk"
         assumed.append("the whole model is one FSDP unit (the row's own words)")

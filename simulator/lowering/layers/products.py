@@ -45,8 +45,9 @@ def product_forward(ctx: LayerContext, rows: Rows, o: Operator, op: Product, pha
     narrow = o.has_weight and op.quantised
     if narrow:
         # a norm stands before a product divided by columns (LayerNormLinear of Transformer Engine)
-        norm, sent = bool(d.around.columns) and not d.around.experts and not whole, () if whole else d.around.gathers
-        _quantise(ctx, rows, o.label, op, d, float(b * m * k), phase, sent, after_norm=norm)
+        norm = d.around.columns and not d.around.experts and not whole
+        narrowed = () if whole else d.around.gathers
+        _quantise(ctx, rows, o.label, op, d, float(b * m * k), phase, narrowed, after_norm=norm)
     _widen(ctx, rows, o, op, d, phase)
     if ctx.style.autocast and o.has_weight and not op.frozen:
         _cast_weights(ctx, rows, o, d, phase)

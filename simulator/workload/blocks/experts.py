@@ -217,9 +217,8 @@ def _weighted_rows(g: LayerBuilder, x: Tensor, chosen: Tensor) -> Tensor:
             outputs=(out,),
             keeps=(
                 Keep(tensor=x, name="expert output in fp32", element=4.0, cheap=True),
-                Keep(
-                    tensor=x, name="expert output", idle=True, sent=True
-                ),  # what came is kept, where widening it runs again
+                # what came is kept, where widening it runs again
+                Keep(tensor=x, name="expert output", idle=True, sent=True),
             ),
             again=(out.name,),
             absorbed="exchange",

@@ -69,10 +69,11 @@ def rotary(
     q, k = (replace(t, name=f"{t.name}, turned") for t in given[:2])
     tables = g.tensor("cosines and sines", *g.tokens, Dim("tables", 4), g.head_dim)
     gathers = g.style.gathers_rotary
-    width = alone[-1].size // (g.m.heads + 1) if alone else round(g.m.head_dim * share)
-    angles = Moves(
-        dims=(g.sequence, Dim("angles", _TABLES * width)), read=FP32 * makes / 2, written=FP32 * makes / 2 - e
-    )
+    made: tuple[Moves, ...] = ()
+    if makes:
+        width = alone[-1].size // (g.m.heads + 1) if alone else round(g.m.head_dim * share)
+        angles = (g.sequence, Dim("angles", _TABLES * width))
+        made = (Moves(dims=angles, read=FP32 * makes / 2, written=FP32 * makes / 2 - e),)
     g.add(
         Kernel(
             label="rotary",
@@ -84,7 +85,7 @@ def rotary(
                 Moves(dims=read, read=e * forward[0], backward_written=e * backward[1]),
                 Moves(dims=written, written=e * forward[1], backward_read=e * backward[0]),
                 *apart,
-                *((angles,) if makes else ()),
+                *made,
             ),
             access="" if fused else "strided",
             launches=(6 if turned else 2 if fused else 10 + 2 * joined + 2 * makes + 2 * apart_pairs) + 2 * len(apart),
