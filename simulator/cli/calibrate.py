@@ -143,6 +143,7 @@ def _judge(files: list[Path], machine: Machine, everything: bool, as_json: bool)
     from simulator.calibration.collectives.tool import collect_logs
 
     collected = collect_logs(files, machine, everything)
+    collected.check("judge")
     for line in collected.refused:
         note(f"left out: {line}")
     found = list(log_accuracies(collected.logs))

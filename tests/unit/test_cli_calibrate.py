@@ -23,6 +23,7 @@ from simulator.hardware.compute_coefficients import AttentionCoefficients
 from simulator.hardware.gpu import load_gpu
 from simulator.specs import load_named
 from simulator.units import parse
+from tests.command import Dtsim
 
 DATA = Path(__file__).parents[1] / "data"
 RAW = DATA / "nccl_raw"
@@ -283,3 +284,10 @@ def test_products_that_nothing_explains(
     Path("table.csv").write_text("gpu,dtype,m,n,k,tflops,repeats\n" + rows)
     code, out, error = dtsim("calibrate", "gemm", "table.csv", "--output", "new.toml")
     assert (2, "", True) == (code, out, why in error), error
+
+
+def test_fits_are_not_judged_without_a_log(dtsim: Dtsim, tmp_path: Path) -> None:
+    code, text, said = dtsim("calibrate", "nccl", str(tmp_path / "none.csv"), "--accuracy")
+    assert (2, "") == (code, text)
+    assert "no log is left to judge" in said
+    assert "none.csv" in said

@@ -43,6 +43,15 @@ class Collected:
     refused: tuple[str, ...]
     versions: Mapping[str, str]
 
+    def check(self, use: str) -> None:
+        """Refuse to go on without a log.
+
+        Raises:
+            CalibrationError: none is left, with what became of each.
+        """
+        if not self.logs:
+            raise CalibrationError(f"no log is left to {use}:\n" + "\n".join(f"  {line}" for line in self.refused))
+
 
 def collect_logs(paths: Sequence[Path], machine: Machine, everything: bool = False) -> Collected:
     """Read, place and judge the logs of these files; an index (log_id, collective, gpu, ...) stands for its own logs.
@@ -119,8 +128,7 @@ def fit_profiles(collected: Collected, name: str) -> list[Profile]:
     Raises:
         CalibrationError: no log is left.
     """
-    if not collected.logs:
-        raise CalibrationError("no log is left to fit:\n" + "\n".join(f"  {line}" for line in collected.refused))
+    collected.check("fit")
     platforms: dict[Key, list[NcclLog]] = defaultdict(list)
     for log in collected.logs:
         platforms[platform_of(log)].append(log)
