@@ -47,6 +47,8 @@ _FILLS = 0.1
 """Seconds of the processor below which an input cannot have filled `MOST_MEMORY`; the kernel takes a millisecond to say how much."""
 _WATCH, _PATIENCE = 2.0, 5.0
 """Times `LONGEST` of the processor after which a child that says nothing is ended; seconds between looks at its clock."""
+_STILL = 300.0
+"""Seconds after which a child that says nothing is ended however little it computes: it waits for what never comes."""
 
 
 @dataclass(slots=True)
@@ -256,7 +258,7 @@ def _in_a_child(work: list[tuple[Target, int]], seed: int, tallies: dict[str, Ta
                 target,
                 seed,
                 number,
-                f"no answer after {_WATCH * LONGEST:g} s of the processor, or the process died",
+                f"no answer after {_WATCH * LONGEST:g} s of the processor or {_STILL:g} s of the clock, or the process died",
             )
             tallies[target.name].inputs += 1
             work = work[1:]
@@ -295,11 +297,11 @@ def _collected(reader: int, child: int, work: list[tuple[Target, int]], tallies:
 
 
 def _speaks(reader: int, child: int) -> bool:
-    """Wait for the child's next answer; False when it has spent too much of the processor on it."""
+    """Wait for the child's next answer; False when it has spent too much of the processor on it, or waits for what never comes."""
     clock = ~child << 3 | 2  # of another process, as clock_getcpuclockid(3) makes it
-    begun = time.clock_gettime(clock)
+    begun, until = time.clock_gettime(clock), time.monotonic() + _STILL
     while not select.select([reader], [], [], _PATIENCE)[0]:
-        if time.clock_gettime(clock) - begun > _WATCH * LONGEST:
+        if time.clock_gettime(clock) - begun > _WATCH * LONGEST or time.monotonic() > until:
             return False
     return True
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import faulthandler
 import multiprocessing
 import os
 import random
@@ -62,6 +63,7 @@ def begun_fork(folder: Path, *arguments: str) -> Iterator[int]:
                 for stream in (1, 2):
                     os.dup2(said.fileno(), stream)
                 sys.stdout = sys.stderr = said
+                faulthandler.register(signal.SIGUSR1, said, all_threads=True)  # `ended` asks where it waits
                 signal.signal(signal.SIGINT, signal.SIG_DFL)  # as the program itself has it around the verb
                 signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
                 main(arguments)
@@ -76,6 +78,20 @@ def begun_fork(folder: Path, *arguments: str) -> Iterator[int]:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
         yield child
     (folder / "said").unlink()
+
+
+def ended(child: int, folder: Path) -> int:
+    """The exit code of a copy; what has not ended in time tells where it waits."""
+    until = time.monotonic() + PATIENCE
+    while not (found := os.waitpid(child, os.WNOHANG))[0]:
+        if time.monotonic() > until:
+            os.kill(child, signal.SIGUSR1)
+            time.sleep(1.0)
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+            raise AssertionError(f"has not ended after {PATIENCE} s: {(folder / 'said').read_text()}")
+        time.sleep(0.01)
+    return os.waitstatus_to_exitcode(found[1])
 
 
 @pytest.mark.slow
@@ -105,7 +121,7 @@ def test_killed_at_any_moment_a_file_is_whole_or_not_there(what: str, folder: Pa
         with begun_fork(folder, *WRITERS[what]) as child:
             time.sleep(draw.random() * took)
             os.kill(child, kind)
-            code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+            code = ended(child, folder)
             said = (folder / "said").read_text()
         check_stopped(what, folder, kind, code, said, full)
 

@@ -54,7 +54,7 @@ WRITERS = {
     "figure": ("compare", JOB, "--zero", "0,1", "--figure", "out.pdf"),
 }  # fmt: skip
 """Every verb that writes, and what."""
-PATIENCE = 1800
+PATIENCE = 300
 """Seconds after which a command is taken to hang: a machine may be slow, and busy with other tests."""
 
 
