@@ -48,10 +48,13 @@ BYTES_PER_ELEMENT = {
     "bf16": 2,
     "fp8": 1,
     "int8": 1,
-    "fp8_scaled": 1,
+    "fp8_block": 1,
+    "mxfp8": 1,
     "fp4": 0.5,
+    "mxfp4": 0.5,
+    "nvfp4": 0.5,
 }
-"""Bytes of one element of each number format; fp8_scaled has scales per block beside it (mxfp8, fp8_block)."""
+"""Bytes of one element of each number format; fp8_block, mxfp8, mxfp4 and nvfp4 have scales per block beside it."""
 
 FP32 = float(BYTES_PER_ELEMENT["fp32"])
 """Bytes of a number in fp32, as sums, statistics and copies in full width are."""

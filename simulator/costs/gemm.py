@@ -21,7 +21,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from simulator.errors import ProgramError
 from simulator.hardware.compute_coefficients import Clock, GemmCoefficients
-from simulator.hardware.gpu import Gpu
+from simulator.hardware.gpu import Gpu, peak_name
 from simulator.program.prices import PriceClass
 from simulator.units import BYTES_PER_ELEMENT
 
@@ -112,7 +112,7 @@ def gemm_seconds(
     busy = 2.0 * batch * m * n * k / (peak * compute)
     lasting = compute * np.asarray(repeats, np.float64)
     compute /= clock_share(busy * _draw(dtype, peak, gpu, c), lasting, gpu, c.clock)
-    compute /= np.array([c.scaled_rate if name == "fp8_scaled" else 1.0 for name in dtype])
+    compute /= np.array([c.scaled_rate if name in ("fp8_block", "mxfp8") else 1.0 for name in dtype])
     compute /= np.where([name == "fp32" for name in dtype], np.asarray(saved, np.float64), 1.0)
 
     outputs = batch * m * n
@@ -148,7 +148,7 @@ def gemm_sigma(shape: ArrayLike, dtype: Sequence[str], gpu: Gpu, coefficients: G
     sizes = np.asarray(shape, np.float64).reshape(-1, 4)[:, 1:]
     inside = (sizes.min(axis=1) >= c.fitted_smallest) & (sizes.max(axis=1) <= c.fitted_largest)
     inside &= np.array([gemm_calibrated(d, gpu, c) for d in dtype], bool)
-    narrow = np.array([c.fp4_sigma if d == "fp4" else 0.0 for d in dtype])
+    narrow = np.array([c.fp4_sigma if peak_name(d) == "fp4" else 0.0 for d in dtype])
     sigma: Array = np.maximum(np.where(inside, c.sigma, c.sigma_outside), narrow)
     return sigma
 

@@ -55,7 +55,6 @@ class Node(NamedSpec):
     network_link: str = ""
     nics: Annotated[int, Field(ge=0, le=1024)] = 0
     host: Literal["intel", "amd", "arm"]
-    host_cores: Count | None = None
     host_memory: Bytes | None = None
     host_memory_bandwidth: BytesPerSecond | None = None
     gpus_per_host_link: Annotated[int, Field(ge=1, le=64)] = 1

@@ -130,7 +130,7 @@ class GemmCoefficients(_Calibration):
         bandwidth_fraction: achievable share of the memory bandwidth.
         start: fixed time of a kernel on the device.
         split_start: extra fixed time of the kernel that adds the parts.
-        scaled_rate: speed of 8-bit products with scales per block (fp8_scaled), which are rearranged before, relative to those with
+        scaled_rate: speed of 8-bit products with scales per block (fp8_block, mxfp8), which are rearranged before, relative to those with
             one scale per tensor.
         fp32_rate: speed of fp32 products, on the cores outside the tensor cores, relative to what issue_efficiency gives them.
         fp4_sigma: sigma of 4-bit products, whose measurements differ by more than those of wider formats; 0 = as the others.
@@ -174,7 +174,8 @@ class GemmCoefficients(_Calibration):
     @property
     def narrow_energy(self) -> dict[str, float]:
         """Number format of 8 or 4 bits -> energy of an operation relative to one of 16 bits."""
-        return {**dict.fromkeys(("fp8", "fp8_scaled", "int8"), self.fp8_energy), "fp4": self.fp4_energy}
+        eight, four = ("fp8", "fp8_block", "mxfp8", "int8"), ("fp4", "mxfp4", "nvfp4")
+        return dict.fromkeys(eight, self.fp8_energy) | dict.fromkeys(four, self.fp4_energy)
 
 
 @functools.lru_cache(maxsize=64)

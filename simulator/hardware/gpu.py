@@ -7,11 +7,13 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, model_validator
 
 from simulator.errors import SpecError, nearest
-from simulator.specs import Count, Name, NamedSpec, load_named
-from simulator.units import Bytes, BytesPerSecond, FlopsPerSecond, Hertz, Seconds, Watts
+from simulator.specs import Count, Name, NamedSpec, Names, load_named
+from simulator.units import Bytes, BytesPerSecond, FlopsPerSecond, Hertz, Watts
 
 __all__ = ["DTYPES", "Gpu", "load_gpu", "peak_name"]
 
+BLOCK_SCALED = ("mxfp8", "mxfp4", "nvfp4")
+"""Formats that are multiplied where the matrix unit itself applies their scales; fp8_block's are applied by the kernel."""
 DTYPES = ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "fp4", "int8")
 """Number formats a peak can be given for; fp32 is without tensor cores."""
 
@@ -28,10 +30,9 @@ class Gpu(NamedSpec):
     """A GPU's data sheet.
 
     `peak_flops` are dense [FLOP/s] by number format; `memory` [B] is the capacity that the device reports, of which its driver
-    keeps `driver_memory` [B] for itself; `launch_latency` [s] is the device's own pause between two kernels of one
-    stream; `chip` is the name of a chip that it shares with other GPUs and that calibrations may be named after;
+    keeps `driver_memory` [B] for itself; `chip` names a chip that it shares with others and that calibrations may be named after;
     `transposes_narrow` says whether its 8-bit products take operands along the depth only, so that gradients need
-    transposed copies.
+    transposed copies; `block_scaled` are the formats whose scales, one for 32 or 16 numbers, its products apply themselves.
     """
 
     vendor: Name
@@ -60,16 +61,18 @@ class Gpu(NamedSpec):
     driver_memory: Bytes = 0.0
     memory_bandwidth: BytesPerSecond
     streaming_multiprocessors: Count
-    l2_cache: Bytes
     power: Watts
     boost_clock: Hertz
-    launch_latency: Seconds
     transposes_narrow: bool = True
+    block_scaled: Names = ()
 
     @model_validator(mode="after")
     def _check(self) -> Gpu:
         if not {"fp32", "fp16", "bf16"} & set(self.peak_flops):
             raise ValueError("peak_flops must give at least one of fp32, fp16, bf16")
+        for name in self.block_scaled:
+            if name not in BLOCK_SCALED:
+                raise ValueError(f"block_scaled: {name!r} is none of {', '.join(BLOCK_SCALED)}")
         if self.memory <= self.driver_memory:
             raise ValueError("memory must be above zero, and above what the driver keeps")
         return self
@@ -85,7 +88,7 @@ class Gpu(NamedSpec):
         return next((name for name in ("bf16", "fp16") if name in self.peak_flops), "fp32")
 
     def peak(self, dtype: str) -> float:
-        """Return the dense peak of a number format [FLOP/s]; that of fp8_scaled is that of fp8.
+        """Return the dense peak of a number format [FLOP/s]; of one with scales per block it is that of its numbers.
 
         Raises:
             SpecError: this GPU has no peak for the format; the message lists those it has.
@@ -93,23 +96,23 @@ class Gpu(NamedSpec):
         >>> load_gpu("a100_80gb_sxm").peak("bf16")
         312000000000000.0
         """
-        dtype = peak_name(dtype)
-        if dtype not in self.peak_flops:
-            has = ", ".join(self.peak_flops)
+        stated = peak_name(dtype)
+        if stated not in self.peak_flops or (dtype in BLOCK_SCALED and dtype not in self.block_scaled):
+            has = ", ".join((*self.peak_flops, *self.block_scaled))
             raise SpecError(
                 f"GPU {self.name!r} has no peak for {dtype}. It has: {has}. Way out: --set "
                 f"workload.precision={self.usual_precision}"
             )
-        return self.peak_flops[dtype]
+        return self.peak_flops[stated]
 
 
 def peak_name(dtype: str) -> str:
     """Return the number format under which GPUs state the peak of this one: scales per block do not change it.
 
-    >>> peak_name("fp8_scaled"), peak_name("bf16")
+    >>> peak_name("mxfp8"), peak_name("bf16")
     ('fp8', 'bf16')
     """
-    return "fp8" if dtype == "fp8_scaled" else dtype
+    return {"fp8_block": "fp8", "mxfp8": "fp8", "mxfp4": "fp4", "nvfp4": "fp4"}.get(dtype, dtype)
 
 
 def load_gpu(name: str) -> Gpu:

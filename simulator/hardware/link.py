@@ -19,7 +19,7 @@ class Link(NamedSpec):
     """A link's data sheet.
 
     `bandwidth` [B/s] is ONE direction of one unit: all NVLinks of a GPU together, one PCIe slot, one port of a NIC.
-    `latency` [s] is one hop.  `duplex`: both directions at once at full bandwidth.  `switched`: a GPU reaches every
+    `latency` [s] is one hop.  Both directions go at once at full bandwidth.  `switched`: a GPU reaches every
     peer with its whole bandwidth (NVSwitch, network); otherwise each peer has its own part of it.  `torus`: dimensions of
     the torus that such links make of all chips, so that what goes far takes the links of those between; 0 = none.
     """
@@ -45,7 +45,6 @@ class Link(NamedSpec):
     ]
     bandwidth: BytesPerSecond
     latency: Seconds
-    duplex: bool
     switched: bool
     torus: Annotated[int, Field(ge=0, le=6)] = 0
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import datetime
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -65,26 +64,21 @@ form = "socket"
 memory = "{device.memory / device.count:.0f} B"
 memory_bandwidth = "{show(rate, "B/s")}"
 streaming_multiprocessors = {device.units}
-l2_cache = "1 MiB"
 power = "100 W"
 boost_clock = "2 GHz"
-launch_latency = "5 us"
 notes = "A processor that stands for {device.count} GPUs."
 
 [peak_flops]
 fp32 = "{show(peak, "FLOP/s")}"
 bf16 = "{show(peak, "FLOP/s")}"
 
-{source}launch_latency = "a call of PyTorch on a processor takes some microseconds; guessed"
-l2_cache = "guessed"
-power = "guessed; the clock is not modelled"
+{source}power = "guessed; the clock is not modelled"
 boost_clock = "guessed; the clock is not modelled"
 """
     link = f"""name = "{MACHINE}"
 technology = "pcie"
 bandwidth = "{show(rate / 2, "B/s")}"
 latency = "1 us"
-duplex = true
 switched = true
 
 {source}latency = "guessed"
@@ -95,7 +89,6 @@ gpus = {device.count}
 link = "{MACHINE}"
 host_link = "{MACHINE}"
 host = "intel"
-host_cores = {os.cpu_count() or 1}
 in_network_reduction = false
 peer_to_peer = false
 

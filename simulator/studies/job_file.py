@@ -126,7 +126,7 @@ _COMMENTS = {
     "model": "dtsim list models; or a table [model] in this file",
     "sequence_length": "tokens per sequence",
     "global_batch_size": "sequences per step, over all replicas: a multiple of data_parallel x microbatch_size",
-    "precision": "fp32, tf32, fp16, bf16, or what the GPU has of fp8, mxfp8, nvfp4, int8",
+    "precision": "fp32, tf32, fp16, bf16, or what the GPU has of fp8, mxfp8, mxfp4, nvfp4, int8",
     "optimizer": "dtsim list optimizers",
     "tensor_parallel": "GPUs that share every layer; best within a node",
     "pipeline_parallel": "groups of layers, one behind the other",

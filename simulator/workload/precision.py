@@ -16,8 +16,6 @@ NF4_BYTES = 0.5 + (1.0 + 4.0 / 256) / 64
 FROZEN_BYTES = {"nf4": NF4_BYTES, "fp8": 1.0}
 """Format of frozen weights -> bytes of each; fp8: operands as products read them, with a scale per tensor, as Transformer Engine keeps
 weights made under fp8_model_init (float8_tensor.py; on Hopper, which does not read across, a transposed copy besides: 2 bytes, as bf16)."""
-_MICRO_SCALE = 1.0 / 32
-"""Bytes of scales per element of MXFP8."""
 
 
 @hashed_once
@@ -69,7 +67,7 @@ class Precision:
     @property
     def micro_scaled(self) -> bool:
         """Whether operands have a scale per 32 elements (MXFP8), which fused grouped products write with their results."""
-        return self.gemm == "fp8_scaled" and self.scale_bytes == _MICRO_SCALE
+        return self.gemm == "mxfp8"
 
     @property
     def quantised_element(self) -> float:
@@ -116,15 +114,16 @@ PRECISIONS = {
     "fp8_rowwise": replace(
         _narrow("fp8_rowwise", "fp8", 0.0, 3, False), copies_alike=False, gathers_narrow=False, rescales=True
     ),
-    "fp8_block": _narrow("fp8_block", "fp8_scaled", 4.0 / 128, 1, False),
-    "mxfp8": _narrow("mxfp8", "fp8_scaled", _MICRO_SCALE, 1, False),
-    "nvfp4": _narrow("nvfp4", "fp4", 1.0 / 16, 2, False),
+    "fp8_block": _narrow("fp8_block", "fp8_block", 4.0 / 128, 1, False),
+    "mxfp8": _narrow("mxfp8", "mxfp8", 1.0 / 32, 1, False),
+    "mxfp4": _narrow("mxfp4", "mxfp4", 1.0 / 32, 1, False),
+    "nvfp4": _narrow("nvfp4", "nvfp4", 1.0 / 16, 2, False),
     "int8": replace(_narrow("int8", "int8", 0.0, 4, False), copies_alike=False, gathers_narrow=False),
 }
 """What runs can be trained in.  bf16_true keeps nothing wider than 16 bits: weights, gradients and the optimizer's moments are
-bf16 (PyTorch Lightning's bf16-true, torchtune's and Hugging Face's models loaded in bf16).  The last seven run their linear
+bf16 (PyTorch Lightning's bf16-true, torchtune's and Hugging Face's models loaded in bf16).  The last eight run their linear
 layers in 8 or 4 bits on bf16 activations: fp8 with one scale per tensor from earlier steps (delayed scaling), fp8_current
-with one from the tensor itself, fp8_block with one per 128 (fp32), mxfp8 per 32 (1 byte), nvfp4 per 16 (1 byte).  fp8_rowwise is
+with one from the tensor itself, fp8_block with one per 128 (fp32), mxfp8 and mxfp4 per 32 (1 byte), nvfp4 per 16 (1 byte).  fp8_rowwise is
 TorchAO's: a scale per row of the left and per column of the right operand, so that each tensor is quantised by rows and by columns.
 int8 is AQT's on TPUs (MaxText: quantization int8): all three products of a layer in 8-bit integers, each operand scaled by the largest
 number along what is summed over, found just before it; sums are multiplied by both scales where they leave the matrix unit.

@@ -66,7 +66,9 @@ def test_a_kernel_is_launched_per_pass_and_the_second_copy_is_free_of_one() -> N
 
 def test_every_narrow_recipe_is_priced_on_the_16_bit_activations_it_starts_from() -> None:
     narrow = [p for p in PRECISIONS.values() if p.quantises]
-    assert {"fp8", "fp8_current", "fp8_rowwise", "fp8_block", "mxfp8", "nvfp4", "int8"} == {p.name for p in narrow}
+    assert {"fp8", "fp8_current", "fp8_rowwise", "fp8_block", "mxfp8", "mxfp4", "nvfp4", "int8"} == {
+        p.name for p in narrow
+    }
     assert all(p.compute == "bf16" and p.quantised_element < p.element for p in narrow)
 
 

@@ -17,7 +17,7 @@ CLASSES: dict[str, type[NamedSpec]] = {
     "gpus": Gpu, "links": Link, "nodes": Node, "clusters": ClusterSpec, "models": Model,
 }  # fmt: skip
 FILES = [(kind, name) for kind in CLASSES for name in names(kind)]
-WORDS = {"name", "aliases", "notes", "sources", "technology", "duplex", "switched"}
+WORDS = {"name", "aliases", "notes", "sources", "technology", "switched"}
 
 
 @pytest.mark.parametrize(("kind", "name"), FILES)

@@ -178,7 +178,7 @@ def test_narrow_operations_take_more_energy_than_their_peaks_promise():
 
 @pytest.mark.parametrize(("gpu", "share"), [("h200_141gb_sxm", 0.84), ("b300_sxm", 0.94)])
 def test_scales_per_block_cost_a_part_of_the_rate(gpu, share):
-    assert rate(gpu, "fp8_scaled") == pytest.approx(share * rate(gpu, "fp8"), rel=0.01)
+    assert rate(gpu, "fp8_block") == pytest.approx(share * rate(gpu, "fp8"), rel=0.01)
 
 
 def test_slower_tensor_cores_lose_less_beside_their_products():

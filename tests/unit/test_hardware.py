@@ -37,6 +37,17 @@ def test_gpu_gives_its_dense_peak_and_refuses_formats_it_lacks() -> None:
         load_gpu("v100").peak("bf16")
 
 
+@pytest.mark.parametrize(
+    ("gpu", "dtype", "has"),
+    [("h100", "mxfp8", "fp8, int8"), ("mi355x", "nvfp4", "int8, mxfp8, mxfp4"), ("h100", "nvfp4", "fp8, int8")],
+)
+def test_scales_per_block_need_a_matrix_unit_that_applies_them(gpu: str, dtype: str, has: str) -> None:
+    with pytest.raises(SpecError, match=rf"has no peak for {dtype}. It has: .*{has}\. Way out: "):
+        load_gpu(gpu).peak(dtype)
+    assert load_gpu("b200").peak(dtype) in (4500e12, 9000e12)
+    assert load_gpu("h100").peak("fp8_block") == load_gpu("h100").peak("fp8")
+
+
 def test_memory_of_nvidia_data_centre_gpus_is_binary() -> None:
     assert 80 * 2**30 == load_gpu("a100_80gb_sxm").memory
 

@@ -99,6 +99,8 @@ def test_the_name_of_megatron_lm_means_its_core_on_later_gpus_and_in_later_years
         ("bf16 mixed", "bf16"),
         ("AMP fp16", "fp16"),
         ("MXFP8", "mxfp8"),
+        ("mxfp4", "mxfp4"),
+        ("NVFP4", "nvfp4"),
     ],
 )
 def test_words_for_precisions(words: str, expected: str) -> None:

@@ -40,6 +40,7 @@ _RECOMPUTE = (
 """`save_...`: XLA's policies that keep the named products of a layer and make the rest again."""
 _PRECISIONS = (
     (r"mx.?fp8|fp8.?mx", "mxfp8"),
+    (r"mx.?fp4|fp4.?mx", "mxfp4"),
     (r"fp4", "nvfp4"),
     (r"fp8|float8|e4m3", "fp8"),
     (r"\bint8\b|\baqt\b", "int8"),

@@ -8,7 +8,7 @@
                    columns for maxima,
                    and again
     fp8_block      x once                  a copy by rows and one by columns, whose blocks differ
-    mxfp8          x once                  the same
+    mxfp8, mxfp4   x once                  the same
     nvfp4          x for its maximum,      the same
                    x again
     int8           x for its maxima and    the same, whose scales differ

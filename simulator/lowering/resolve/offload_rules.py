@@ -35,7 +35,7 @@ def check_adapters(workload: Workload, plan: Plan, exchange: GradientExchange) -
             f"lora_rank = {model.lora_rank}",
             "gradient_exchange = 'all_reduce' of another framework",
         )
-    if model.frozen_format == "fp8" and workload.numbers.gemm not in ("fp8", "fp8_scaled"):
+    if model.frozen_format == "fp8" and workload.numbers.gemm not in ("fp8", "fp8_block", "mxfp8"):
         refuse(
             "frozen_format = 'fp8' is what products in 8 bits read",
             f"precision = {workload.precision!r}",
