@@ -108,6 +108,19 @@ def test_words_for_precisions(words: str, expected: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("row", "expected"),
+    [
+        ({"framework": "Megatron-LM (2023)"}, "tf32"),
+        ({"framework": "PyTorch DDP", "version": "torch 2.10 of NGC 26.01"}, "tf32"),
+        ({"framework": "PyTorch DDP"}, "fp32"),
+        ({"framework": "Megatron-LM (2023)", "quality_note": "TF32 off"}, "fp32"),
+    ],
+)
+def test_fp32_in_nvidias_containers_is_tf32_where_there_is_any(row: dict[str, str], expected: str) -> None:
+    assert expected == placed(precision="fp32", **row).workload.precision
+
+
+@pytest.mark.parametrize(
     ("words", "expected"),
     [
         ("FlashAttention-2", "flash2"),

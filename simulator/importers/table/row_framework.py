@@ -55,7 +55,18 @@ def row_precision(row: Row) -> tuple[str, tuple[str, ...]]:
         raise CannotPlace(f"precision {name[:40]!r} is not modelled")
     if found == "bf16" and keeps_16_bits(row):
         return "bf16_true", ("weights, gradients and moments in bf16 (the row's own words)",)
+    if found == "fp32" and "tf32" in row_gpu(row)[0].peak_flops and _turns_tf32_on(row):
+        return "tf32", ("fp32 taken for tf32, which NVIDIA's containers of PyTorch turn on",)
     return found, ()
+
+
+def _turns_tf32_on(row: Row) -> bool:
+    """Whether a run in fp32 is one of NVIDIA's containers of PyTorch, by its words or as Megatron-LM's README asks for.
+
+    They set TORCH_ALLOW_TF32_CUBLAS_OVERRIDE = 1 (MONAI's documentation, precision_accelerating: a layer of NGC's containers).
+    """
+    said = f"{words_said(row)} {text(row, 'version')}".lower()
+    return bool(re.search(r"\bngc\b|nvcr\.io|\bmegatron-lm\b", said)) and "tf32 off" not in said
 
 
 def named_framework(row: Row, assumed: list[str]) -> str:
