@@ -55,7 +55,7 @@ def row_precision(row: Row) -> tuple[str, tuple[str, ...]]:
         raise CannotPlace(f"precision {name[:40]!r} is not modelled")
     if found == "bf16" and keeps_16_bits(row):
         return "bf16_true", ("weights, gradients and moments in bf16 (the row's own words)",)
-    if found == "fp32" and "tf32" in row_gpu(row)[0].peak_flops and _turns_tf32_on(row):
+    if found == "fp32" and _turns_tf32_on(row) and "tf32" in row_gpu(row)[0].peak_flops:
         return "tf32", ("fp32 taken for tf32, which NVIDIA's containers of PyTorch turn on",)
     return found, ()
 
