@@ -103,6 +103,16 @@ def test_a_code_that_shards_nothing_runs_under_ddp_and_adapters_are_those_of_its
         row_simulation({**torch, "framework": "PEFT DoRA"})
 
 
+def test_the_library_peft_in_a_code_s_name_is_no_other_task() -> None:
+    row = {**ROW, "tp": "1", "pp": "1", "vp": "", "schedule": "", "seq_parallel": "0", "dp": ROW["n_gpus"]}
+    row |= {"framework": "axolotl (Hugging Face Trainer, PEFT)", "gbs": ROW["n_gpus"], "mbs": "1"}
+    assert "nf4" == row_simulation({**row, "task": "qlora"}).workload.model.frozen_format
+    with pytest.raises(CannotPlace, match="adapters of code"):
+        row_simulation(row)
+    with pytest.raises(CannotPlace, match="task 'lora'"):
+        row_simulation({**row, "framework": "PEFT DoRA", "task": "lora"})
+
+
 def test_fine_tuning_packs_the_documents_of_its_code() -> None:
     for task, length in (("", None), ("sft", 190.0), ("lora", 190.0)):
         assert length == row_simulation({**ROW, "task": task, "framework": "NeMo"}).workload.document_length

@@ -16,6 +16,7 @@ __all__ = ["as_trained", "refuse_other_tasks", "usual_documents"]
 _ADAPTERS = re.compile(r"\b(q?)lora\b")
 _IN_8_BITS = re.compile(r"frozen weights (?:stand |are )?in (?:8 bits|fp8)|\bfp8_params\b(?!\W+(?:false|0))")
 _UNKNOWN = re.compile(r"\bq?dora\b|\bpeft\b")
+_DORA = re.compile(r"\bq?dora\b")
 _USUAL: tuple[tuple[str, int, tuple[Adapted, ...], str], ...] = (
     ("nemo|megatron", 32, ("query", "key", "value"), "NeMo's configurations of performance: linear_qkv, rank 32"),
     ("litgpt", 32, ("query", "value"), "litgpt/config_hub/finetune: lora_r, lora_query, lora_value"),
@@ -35,8 +36,11 @@ def refuse_other_tasks(row: Row) -> None:
         CannotPlace: it is another task.
     """
     task, code = text(row, "task").lower(), text(row, "framework").lower()
-    other = _UNKNOWN.search(code) or _UNKNOWN.search(task)
-    if other or not (is_pretraining(task) or trains_all_weights(task) or _ADAPTERS.search(task)):
+    known = _ADAPTERS.search(task)
+    other = (_DORA if known else _UNKNOWN).search(
+        f"{code} {task}"
+    )  # PEFT is a library, too, whose adapters a task may name
+    if other or not (is_pretraining(task) or trains_all_weights(task) or known):
         what = f"adapters of code {code[:40]!r}" if other and not task else f"task {task!r}"
         raise CannotPlace(
             f"{what} is not modelled: pretraining, fine-tuning of all weights and low-rank adapters (LoRA, QLoRA) are",
