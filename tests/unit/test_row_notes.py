@@ -53,6 +53,8 @@ def test_a_loss_in_chunks_is_counted_as_its_library_does() -> None:
     assert {} == row_loss({"quality_note": "plain"}, model, 4096)
     assert {} == row_loss({"framework": "HF", "quality_note": "within 1.5 % with and without Liger"}, model, 16384)
     assert 8 == row_loss({"quality_note": "loss in pieces"}, model, 4096)["loss_chunks"]
+    assert 8 == row_loss({"quality_note": "Cut Cross Entropy"}, model, 4096)["loss_chunks"]
+    assert {} == row_loss({"quality_note": "without Cut Cross Entropy"}, model, 4096)
     assert {"fused_cross_entropy": False} == row_loss({"quality_note": "loss outside the graph"}, model, 4096)
 
 
