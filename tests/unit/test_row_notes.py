@@ -131,6 +131,23 @@ def test_fine_tuning_packs_the_documents_of_its_code() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("note", "rank", "modules"),
+    [
+        ("adapters of rank 16 beside attention; fp8", 16, ("query", "key", "value", "output")),
+        ("adapters of rank 8 beside query, value", 8, ("query", "value")),
+        ("adapters of rank 8 beside q and v", 8, ("query", "value")),
+        ("adapters of rank 64", 64, ("query", "key", "value")),
+        ("adapters of rank 0", 32, ("query", "key", "value")),
+    ],
+)
+def test_rank_and_modules_of_adapters_are_the_row_s_own_where_it_tells_them(
+    note: str, rank: int, modules: tuple[str, ...]
+) -> None:
+    model = row_simulation({**ROW, "task": "lora", "framework": "NeMo", "quality_note": note}).workload.model
+    assert (rank, modules) == (model.lora_rank, model.lora_modules)
+
+
 def test_usual_documents_are_not_claimed_of_a_row_that_tells_its_own() -> None:
     row = {**ROW, "task": "lora", "framework": "NeMo"}
     assert "of documents of 190 tokens" in "; ".join(row_simulation(row).assumed)
