@@ -53,6 +53,8 @@ def test_a_loss_in_chunks_is_counted_as_its_library_does() -> None:
     assert {} == row_loss({"quality_note": "plain"}, model, 4096)
     assert {} == row_loss({"framework": "HF", "quality_note": "within 1.5 % with and without Liger"}, model, 16384)
     assert 8 == row_loss({"quality_note": "loss in pieces"}, model, 4096)["loss_chunks"]
+    assert 8 == row_loss({"quality_note": "Cut Cross Entropy"}, model, 4096)["loss_chunks"]
+    assert {} == row_loss({"quality_note": "without Cut Cross Entropy"}, model, 4096)
     assert {"fused_cross_entropy": False} == row_loss({"quality_note": "loss outside the graph"}, model, 4096)
 
 
@@ -103,6 +105,16 @@ def test_a_code_that_shards_nothing_runs_under_ddp_and_adapters_are_those_of_its
         row_simulation({**torch, "framework": "PEFT DoRA"})
 
 
+def test_the_library_peft_in_a_code_s_name_is_no_other_task() -> None:
+    row = {**ROW, "tp": "1", "pp": "1", "vp": "", "schedule": "", "seq_parallel": "0", "dp": ROW["n_gpus"]}
+    row |= {"framework": "axolotl (Hugging Face Trainer, PEFT)", "gbs": ROW["n_gpus"], "mbs": "1"}
+    assert "nf4" == row_simulation({**row, "task": "qlora"}).workload.model.frozen_format
+    with pytest.raises(CannotPlace, match="adapters of code"):
+        row_simulation(row)
+    with pytest.raises(CannotPlace, match="task 'lora'"):
+        row_simulation({**row, "framework": "PEFT DoRA", "task": "lora"})
+
+
 def test_fine_tuning_packs_the_documents_of_its_code() -> None:
     for task, length in (("", None), ("sft", 190.0), ("lora", 190.0)):
         assert length == row_simulation({**ROW, "task": task, "framework": "NeMo"}).workload.document_length
@@ -117,6 +129,23 @@ def test_fine_tuning_packs_the_documents_of_its_code() -> None:
         "key",
         "value",
     )
+
+
+@pytest.mark.parametrize(
+    ("note", "rank", "modules"),
+    [
+        ("adapters of rank 16 beside attention; fp8", 16, ("query", "key", "value", "output")),
+        ("adapters of rank 8 beside query, value", 8, ("query", "value")),
+        ("adapters of rank 8 beside q and v", 8, ("query", "value")),
+        ("adapters of rank 64", 64, ("query", "key", "value")),
+        ("adapters of rank 0", 32, ("query", "key", "value")),
+    ],
+)
+def test_rank_and_modules_of_adapters_are_the_row_s_own_where_it_tells_them(
+    note: str, rank: int, modules: tuple[str, ...]
+) -> None:
+    model = row_simulation({**ROW, "task": "lora", "framework": "NeMo", "quality_note": note}).workload.model
+    assert (rank, modules) == (model.lora_rank, model.lora_modules)
 
 
 def test_usual_documents_are_not_claimed_of_a_row_that_tells_its_own() -> None:

@@ -42,6 +42,7 @@ ROUNDS = (
     "blind11",
     "blind12",
     "blind13",
+    "blind14",
 )
 """The blind sets, in the order of their making."""
 

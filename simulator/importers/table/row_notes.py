@@ -49,7 +49,7 @@ _REMAINDERS = (
 )
 _ACROSS = r"(stands|copies|a copy) on every group of experts|\b(fsdp|shard\w*) across (the )?groups of experts|\bmesh of dp x ep\b"
 _IN_CHUNKS = (
-    r"(?<!without )(?<!no )liger|fused[ -]linear[ -]cross|cut[ -]cross|chunked loss|loss (is )?in (chunks|pieces)"
+    r"(?<!without )(?<!no )(liger|fused[ -]linear[ -]cross|cut[ -]cross)|chunked loss|loss (is )?in (chunks|pieces)"
 )
 _FUSED_LOSS = r"fused cross[ -]?entropy|chunked cross[ -]?entropy|cross[-_ ]entropy[-_ ]loss[-_ ]fusion(=true)?(?!=)|\bloss fusion"
 _LOSS_APART = r"loss (is |stands )?outside"

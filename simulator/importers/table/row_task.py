@@ -16,6 +16,10 @@ __all__ = ["as_trained", "refuse_other_tasks", "usual_documents"]
 _ADAPTERS = re.compile(r"\b(q?)lora\b")
 _IN_8_BITS = re.compile(r"frozen weights (?:stand |are )?in (?:8 bits|fp8)|\bfp8_params\b(?!\W+(?:false|0))")
 _UNKNOWN = re.compile(r"\bq?dora\b|\bpeft\b")
+_DORA = re.compile(r"\bq?dora\b")
+_RANK = re.compile(r"adapters of rank (\d{1,4})(?: beside ([a-z, ]+))?")
+_SHORT = {"q": "query", "k": "key", "v": "value", "o": "output"}
+_OF_ATTENTION: tuple[Adapted, ...] = ("query", "key", "value", "output")
 _USUAL: tuple[tuple[str, int, tuple[Adapted, ...], str], ...] = (
     ("nemo|megatron", 32, ("query", "key", "value"), "NeMo's configurations of performance: linear_qkv, rank 32"),
     ("litgpt", 32, ("query", "value"), "litgpt/config_hub/finetune: lora_r, lora_query, lora_value"),
@@ -35,8 +39,11 @@ def refuse_other_tasks(row: Row) -> None:
         CannotPlace: it is another task.
     """
     task, code = text(row, "task").lower(), text(row, "framework").lower()
-    other = _UNKNOWN.search(code) or _UNKNOWN.search(task)
-    if other or not (is_pretraining(task) or trains_all_weights(task) or _ADAPTERS.search(task)):
+    known = _ADAPTERS.search(task)
+    other = (_DORA if known else _UNKNOWN).search(
+        f"{code} {task}"
+    )  # PEFT is a library, too, whose adapters a task may name
+    if other or not (is_pretraining(task) or trains_all_weights(task) or known):
         what = f"adapters of code {code[:40]!r}" if other and not task else f"task {task!r}"
         raise CannotPlace(
             f"{what} is not modelled: pretraining, fine-tuning of all weights and low-rank adapters (LoRA, QLoRA) are",
@@ -54,11 +61,30 @@ def as_trained(row: Row, model: Model, assumed: tuple[str, ...]) -> tuple[Model,
     full = "sequences are full" + (f" of documents of {length:g} tokens" if length else "")
     if not found:
         return model, (*assumed, full)
-    _, rank, modules, why = next(usual for usual in _USUAL if re.search(usual[0], code))
+    rank, modules, why = _adapters(text(row, "quality_note").lower(), code)
     kept = "nf4" if found[1] else "fp8" if _kept_in_8_bits(row) else ""
     fields: dict[str, Any] = {"lora_rank": rank, "lora_modules": modules, "frozen_format": kept}
     said = f"adapters of rank {rank} beside {', '.join(modules)} ({why})"
     return model.model_copy(update=fields), (*assumed, said, full)
+
+
+def _adapters(note: str, code: str) -> tuple[int, tuple[Adapted, ...], str]:
+    """Return (rank, modules with adapters, who says so): the row's own words, else what is usual in its code."""
+    _, rank, modules, why = next(usual for usual in _USUAL if re.search(usual[0], code))
+    told = _RANK.search(note)
+    if told is None or not int(told[1]):
+        return rank, modules, why
+    words = re.sub(r"\b[qkvo]\b", lambda found: _SHORT[found[0]], (told[2] or "").replace(" and ", ","))
+    named = (
+        _OF_ATTENTION
+        if words.strip() == "attention"
+        else tuple(m for m in ADAPTED if m in words.replace(" ", "").split(","))
+    )
+    return (
+        int(told[1]),
+        named or modules,
+        "the row's own words" if named else f"the rank is the row's own, the modules {why}",
+    )
 
 
 def _kept_in_8_bits(row: Row) -> bool:
