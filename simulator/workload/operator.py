@@ -28,6 +28,7 @@ class Saved:
         idle: kept only under per-operator recompute: outputs of every second product, though nothing reads them, and what was sent.
         sent: kept because it came from other ranks.
         gathered: all of what ranks have parts of, kept beside their part; nothing where each has all of it.
+        joined: of all rows that tensor-parallel ranks gather for the product beside an adapter.
         role: "operand" of a layer's own attention, "statistics" of a softmax.
     """
 
@@ -40,6 +41,7 @@ class Saved:
     idle: bool = False
     sent: bool = False
     gathered: bool = False
+    joined: bool = False
     role: str = ""
 
     @property

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from simulator.importers.table.row_cluster import row_gpu
 from simulator.importers.table.rows import CannotPlace, Row, text
 from simulator.importers.vocabulary.words import is_pretraining, trains_all_weights
 from simulator.workload.model import Model
@@ -23,6 +22,16 @@ _USUAL: tuple[tuple[str, int, tuple[Adapted, ...], str], ...] = (
     ("", 16, ADAPTED, "what is usual"),
 )
 """Part of a code's name -> the rank and the modules of its adapters where a row gives none, and the source."""
+_SAID = re.compile(r"adapters of rank (\d+)(?: beside ([\w\- ]+))?")
+_MODULES: tuple[tuple[str, tuple[Adapted, ...]], ...] = (
+    ("attention", ("query", "key", "value", "output")),
+    ("all|all linear layers", ADAPTED),
+    ("q and v", ("query", "value")),
+)
+"""Words of a row -> the modules that have adapters."""
+_DROPS = "mlperf"
+"""Part of a source's name whose adapters drop a tenth of their input: mlcommons/training llama2_70b_lora (README.md: lora_dropout 0.1), and
+all settings of NVIDIA and AMD in mlcommons/training_results v4.0 to v5.1 (adapter_dropout 0.1, dropout_position pre)."""
 _DOCUMENTS = ("nemo|megatron", 190.0)
 """Part of a code's name, and the mean tokens of the documents it packs where a row gives none: NeMo's recipes of fine-tuning take SQuAD 1.1
 (llm.SquadDataModule), 94.06 MiB of 98,169 examples (TensorFlow Datasets), of whose 1,005 bytes some 840 are text."""
@@ -54,16 +63,24 @@ def as_trained(row: Row, model: Model, assumed: tuple[str, ...]) -> tuple[Model,
     full = "sequences are full" + (f" of documents of {length:g} tokens" if length else "")
     if not found:
         return model, (*assumed, full)
-    _, rank, modules, why = next(usual for usual in _USUAL if re.search(usual[0], code))
-    kept = "nf4" if found[1] else "fp8" if _kept_in_8_bits(row) else ""
-    fields: dict[str, Any] = {"lora_rank": rank, "lora_modules": modules, "frozen_format": kept}
-    said = f"adapters of rank {rank} beside {', '.join(modules)} ({why})"
+    rank, modules, why = _adapters(row, code)
+    kept = "nf4" if found[1] else "fp8" if _IN_8_BITS.search(text(row, "quality_note").lower()) else ""
+    drops = _DROPS in text(row, "source").lower()
+    fields: dict[str, Any] = {"lora_rank": rank, "lora_modules": modules, "frozen_format": kept, "lora_dropout": drops}
+    said = f"adapters of rank {rank} beside {', '.join(modules)} ({why})" + (
+        ", with dropout (MLPerf's)" if drops else ""
+    )
     return model.model_copy(update=fields), (*assumed, said, full)
 
 
-def _kept_in_8_bits(row: Row) -> bool:
-    """Whether a row says that frozen weights stand in 8 bits and its GPU needs no transposed copy of them beside."""
-    return bool(_IN_8_BITS.search(text(row, "quality_note").lower())) and not row_gpu(row)[0].transposes_narrow
+def _adapters(row: Row, code: str) -> tuple[int, tuple[Adapted, ...], str]:
+    """Return the rank and the modules of a row's adapters, and who says so: the row, or what is usual with its code."""
+    _, rank, modules, why = next(usual for usual in _USUAL if re.search(usual[0], code))
+    said = _SAID.search(text(row, "quality_note").lower())
+    if not said:
+        return rank, modules, why
+    named = next((parts for words, parts in _MODULES if re.fullmatch(words, (said[2] or "").strip())), None)
+    return int(said[1]), named or modules, "the row's own words" if named else f"rank as the row says; {why}"
 
 
 def usual_documents(row: Row) -> float | None:
