@@ -179,9 +179,9 @@ def _cross(ctx: LayerContext, rows: Rows, op: Kernel, phase: str) -> None:
     Ranks' columns are put side by side behind an all_to_all, and cut apart before that of the gradients, whose tokens are put one behind
     the other (NVIDIA/NeMo parallel_adapters.py, _All2AllHp2Sp).
     """
-    made, ranks = op.inputs[-1], ctx.layout.ranks(TENSOR)
-    if not op.crosses or ranks == 1:
+    if not op.crosses or ctx.layout.ranks(TENSOR) == 1:
         return
+    made = op.inputs[-1]
     size, backward = made.bytes / ctx.ways(made.dims), phase == "backward"
     part = "input" if backward else ""
     if TENSOR not in ctx.layout.axes(made.dims):
