@@ -158,6 +158,21 @@ def test_a_row_says_which_adapters_it_has(
     assert (rank, modules, drops) == (model.lora_rank, model.lora_modules, model.lora_dropout)
 
 
+@pytest.mark.parametrize(
+    ("note", "ranks", "kind"),
+    [
+        ("cp_comm_type a2a", "4", "ulysses"),
+        ("with Ulysses", "4", "ulysses"),
+        ("cp_comm_type=a2a+p2p", "4", None),
+        ("with Ulysses", "1", None),
+        ("with Ulysses", "64", None),
+    ],
+)
+def test_a_row_says_how_ranks_share_sequences(note: str, ranks: str, kind: str | None) -> None:
+    row = {**ROW, "quality_note": note, "cp": ranks, "tp": "1", "pp": "1", "dp": "", "n_gpus": "64", "gbs": "128"}
+    assert row_simulation(row).fields.get("context_parallel_kind") == kind
+
+
 def test_a_hybrid_model_is_told_by_its_sizes_and_the_first_word_of_its_family() -> None:
     sizes = {"arch_layers": "52", "hidden": "2688", "heads": "32", "kv_heads": "2", "moe_experts": "128"}
     sizes |= {"moe_topk": "6", "moe_ffn_hidden": "1856", "ffn_hidden": "1856", "head_dim": "128"}
