@@ -30,7 +30,7 @@ _MODULES: tuple[tuple[str, tuple[Adapted, ...]], ...] = (
 )
 """Words of a row -> the modules that have adapters."""
 _DROPS = "mlperf"
-"""Part of a source's name whose adapters drop a tenth of their input: mlcommons/training llama2_70b_lora (run_llama_70B_scrolls_r16.sh), and
+"""Part of a source's name whose adapters drop a tenth of their input: mlcommons/training run_llama_70B_scrolls_r16.sh, and
 all settings of NVIDIA and AMD in mlcommons/training_results v4.0 to v5.1 (adapter_dropout 0.1, dropout_position pre)."""
 _DOCUMENTS = ("nemo|megatron", 190.0)
 """Part of a code's name, and the mean tokens of the documents it packs where a row gives none: NeMo's recipes of fine-tuning take SQuAD 1.1
