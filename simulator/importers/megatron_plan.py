@@ -286,6 +286,7 @@ def _kernels(settings: Settings, findings: Findings, program: str) -> None:
             "plan.tensor_parallel_splits", 4, "tp_comm_overlap with the pieces that Transformer Engine cuts by default"
         )
     settings.put_flag("plan.gradient_accumulation_fusion", "gradient_accumulation_fusion")
+    settings.put_flag("plan.narrow_gate_input", "activation_func_fp8_input_store")
     if settings.flag("no_gradient_accumulation_fusion"):
         findings.put("plan.gradient_accumulation_fusion", False, settings.said("no_gradient_accumulation_fusion"))
     drops = [settings.number("attention_dropout"), settings.number("hidden_dropout")]

@@ -398,6 +398,8 @@ class Plan(Spec):
     (Zero Bubble)."""
     dropout: Annotated[bool | None, KERNELS, FrameworkDefault("dropout")] = None
     """Whether the model is trained with dropout."""
+    narrow_gate_input: Annotated[bool, KERNELS] = False
+    """Keep the inputs of gates in 8 bits, widened for their backward pass (Megatron-Core's activation_func_fp8_input_store)."""
     gradient_accumulation_fusion: Annotated[bool | None, KERNELS, FrameworkDefault("fused_wgrad_accumulation")] = None
     """Whether the products that make weight gradients add them to the sum over microbatches themselves (Megatron-LM: unless
     --no-gradient-accumulation-fusion, which codes without apex' kernels need); else a pass of its own does."""

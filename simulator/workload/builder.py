@@ -261,25 +261,34 @@ class LayerBuilder:
         keep: Keep | None,
         each: tuple[Dim, ...],
     ) -> None:
-        """Add B A x to what a frozen product made; `sums`: (the product's output, the sum), pairwise."""
+        """Add B A x to what a frozen product made; `sums`: (the product's output, the sum), pairwise.
+
+        Where tensor-parallel ranks gather the tokens of a product's input, its adapter drops and multiplies all of them on each rank, and
+        where they sum a product's output and scatter its tokens, its adapter's second matrix is divided by columns and an all_to_all makes
+        tokens of them (NVIDIA/NeMo parallel_adapters.py, ParallelLinearAdapter: return_layernorm_output_gathered, all2all_hp2sp).
+        """
         name, rows, e = f"{label} adapter of {sums[0][1].name}", {d.name for d in x.dims}, self.e
         rank, given = Dim("lora_rank", self.m.lora_rank), x
+        joined = depth == (self.hidden,) and not each
+        if keep:  # its products are in 16 bits
+            keep = replace(keep, element=None, joined=joined)
         if self.m.lora_dropout:
             given, mask = (
                 replace(x, name=f"{name} input"),
                 self.tensor(f"{name} mask", *x.dims, element=1.0, role="mask"),
             )
-            moved = Moves(dims=x.dims, read=e, written=e + 1, backward_read=e + 1, backward_written=e)
+            moved = Moves(dims=x.dims, read=e, written=e + 1, backward_read=e + 1, backward_written=e, joined=joined)
             self.add(
                 Kernel(
                     label=f"{name} dropout",
                     inputs=(x,),
                     outputs=(given, mask),
-                    keeps=(Keep(tensor=mask),),
+                    keeps=(Keep(tensor=mask, joined=joined),),
                     moves=(moved,),
+                    access="stream",
                 )
             )
-            keep = Keep(tensor=given, element=self.kept)
+            keep = Keep(tensor=given, joined=joined)
         low = self.tensor(f"{name} low rank", *(d for d in x.dims if d not in depth), rank)
         weight = self.weight(f"{name} A", *each, *depth, rank, adapter=True)
         common: dict[str, Any] = {"backward_launches": 2, "quantised": False}
@@ -290,6 +299,7 @@ class LayerBuilder:
                 outputs=(low,),
                 weights=(weight,),
                 keeps=(keep,) if keep else (),
+                joined=joined,
                 **common,
             )
         )
@@ -311,8 +321,11 @@ class LayerBuilder:
                         Moves(dims=t.dims, read=3 * e, written=2 * e, backward_read=e, backward_written=e)
                         for _, t in sums
                     ),
-                    Moves(dims=x.dims, backward_read=2 * e, backward_written=e),  # both gradients of the input
+                    Moves(
+                        dims=x.dims, backward_read=2 * e, backward_written=e, joined=joined
+                    ),  # both gradients of the input
                 ),
+                crosses=wide[0] == (self.hidden,) and not each,
                 access="stream",
                 launches=2,
                 backward_launches=2,

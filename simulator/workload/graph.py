@@ -123,6 +123,7 @@ class Keep:
         idle: kept only under per-operator recompute: outputs of every second product, though nothing reads them, and what was sent.
         sent: whether it is kept because it came from other ranks; where none sends, per-operator recompute makes it again.
         share: of it that is kept.
+        joined: of all rows that tensor-parallel ranks gather for the product beside an adapter.
         role: "operand" of attention, which compilers know by name; "statistics" of its softmax.
     """
 
@@ -137,6 +138,7 @@ class Keep:
     sent: bool = False
     role: str = ""
     share: float = 1.0
+    joined: bool = False
 
     @property
     def bytes(self) -> float:
@@ -158,6 +160,9 @@ class Moves:
 
     share: float = 1.0
     """Of the elements that it touches."""
+
+    joined: bool = False
+    """Of all rows that tensor-parallel ranks have gathered for a product beside, not of each one's own."""
 
     @classmethod
     def copies(cls, dims: tuple[Dim, ...], forward: float, backward: float) -> Moves:
@@ -226,6 +231,7 @@ class Product(Op):
         sums_bias: whether the gradient of its bias is a sum over rows that costs time.
         quantised: whether a run in 8 or 4 bits makes it so.
         adapted: whether an adapter reads its input, too, wide and gathered.
+        joined: whether it is an adapter's that reads what is gathered so.
     """
 
     kernels: tuple[int, ...] = ()
@@ -235,6 +241,7 @@ class Product(Op):
     sums_bias: bool = True
     quantised: bool = True
     adapted: bool = False
+    joined: bool = False
 
     @property
     def matrices(self) -> tuple[Tensor, ...]:
@@ -348,6 +355,7 @@ class Kernel(Op):
         after_exchange: runs only where ranks share experts, behind their exchange.
         reduces: dimensions over which it finds sums or maxima.
         sums: how many sums per row over these are all that its work on a part needs of the others, backward as many; 0 = it needs more.
+        crosses: whether its last input comes with columns divided over tensor-parallel ranks, whatever lies there else.
     """
 
     moves: tuple[Moves, ...]
@@ -357,6 +365,7 @@ class Kernel(Op):
     access: str = ""
     sums_rows: str = ""
     after_exchange: bool = False
+    crosses: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,6 +28,7 @@ class Saved:
         idle: kept only under per-operator recompute: outputs of every second product, though nothing reads them, and what was sent.
         sent: kept because it came from other ranks.
         gathered: all of what ranks have parts of, kept beside their part; nothing where each has all of it.
+        joined: of all rows that tensor-parallel ranks gather for the product beside an adapter.
         role: "operand" of a layer's own attention, "statistics" of a softmax.
     """
 
@@ -40,6 +41,7 @@ class Saved:
     idle: bool = False
     sent: bool = False
     gathered: bool = False
+    joined: bool = False
     role: str = ""
 
     @property
@@ -187,6 +189,7 @@ class KernelStyle:
         joined_expert_gate: so it is of experts: one grouped product; else two.
         joined_qkv: queries, keys and values are one product; else three, as in codes of Llama (models of learned positions stay with
             GPT-2's one).
+        narrow_gate_input: the inputs of a gate are kept in 8 bits, by kernels of their own.
         norm_sums_apart: the sums over tokens of a LayerNorm's backward are a kernel of their own, which reads both operands again.
         plain_gate: a gate is joined by plain tensor operations, even where bias and activation function are one kernel.
         picks_masked: of an encoder's tokens the head sees those alone that were masked.
@@ -252,6 +255,7 @@ class KernelStyle:
     joined_gate: bool = True
     joined_expert_gate: bool = True
     joined_qkv: bool = True
+    narrow_gate_input: bool = False
     norm_sums_apart: bool = False
     plain_gate: bool = False
     picks_masked: bool = False

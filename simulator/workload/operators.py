@@ -110,5 +110,6 @@ def _saved(keep: Keep, op: Op, makers: Mapping[str, Op]) -> Saved:
         idle=keep.idle,
         sent=keep.sent,
         gathered=keep.gathered,
+        joined=keep.joined,
         role=keep.role,
     )

@@ -15,7 +15,7 @@ NF4_BYTES = 0.5 + (1.0 + 4.0 / 256) / 64
 """Bytes of a weight in NF4: 4 bits, a scale of 8 bits for 64 of them, one of 32 for 256 of these (QLoRA, arXiv 2305.14314, section 3)."""
 FROZEN_BYTES = {"nf4": NF4_BYTES, "fp8": 1.0}
 """Format of frozen weights -> bytes of each; fp8: operands as products read them, with a scale per tensor, as Transformer Engine keeps
-weights made under fp8_model_init (float8_tensor.py; on Hopper, which does not read across, a transposed copy besides: 2 bytes, as bf16)."""
+weights made under fp8_model_init (float8_tensor.py; Hopper, which does not read across, transposes them in every backward pass)."""
 
 
 @hashed_once

@@ -231,6 +231,7 @@ PLAN_FIELDS: dict[str, tuple[dict[str, Any], Any, Any]] = {
     "tensor_parallel_splits": ({"tensor_parallel": 2, "sequence_parallel": True}, None, 2),
     "fused_cross_entropy": ({}, False, True),
     "gradient_accumulation_fusion": ({}, True, False),
+    "narrow_gate_input": ({}, False, True),
     "loss_chunks": ({}, None, 8),
     "vocabulary_parallel_loss": ({"tensor_parallel": 2}, True, False),
     "gradient_reduce_dtype": ({}, None, "bf16"),
@@ -254,7 +255,9 @@ def test_every_dependent_field_has_an_effect(field: str) -> None:
     """The same for fields that need others; data_parallel None is what the world leaves, so it changes nothing."""
     base, first, second = PLAN_FIELDS[field]
     capacity = field == "expert_group_size"
-    model = load_model("glam_64b_64e" if capacity else "mixtral_8x7b" if "expert" in field else "gpt2_355m")
+    model = load_model(
+        "glam_64b_64e" if capacity else "mixtral_8x7b" if "expert" in field or "gate_" in field else "gpt2_355m"
+    )
     work = Workload(model=model, sequence_length=1024, global_batch_size=32)
     nodes = 2 if field.startswith(("exchange_servers", "exchange_priority", "exchange_staleness")) else 1
     cluster = load_cluster("dgx_a100", {"rank_order": 16, "tensor_mesh": 64}.get(field, 8 * nodes))

@@ -109,6 +109,7 @@ FIELDS: dict[str, tuple[Any, ...]] = {
     "plan.optimizer_in_backward": (True,),
     "plan.post_validation": (True,),
     "plan.dropout": (True, False),
+    "plan.narrow_gate_input": (True,),
     "plan.cuda_graphs": ("none", "full_iteration", ["attn"], ["attn", "moe_router"], ["mlp"]),
     "plan.rank_order": (["tp", "dp", "pp"], ["tp", "pp", "dp"], ["dp", "tp", "cp", "pp"]),
     "plan.framework": tuple(names("frameworks")),

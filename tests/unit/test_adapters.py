@@ -9,6 +9,7 @@ import pytest
 from pydantic import ValidationError
 
 from simulator import Model, Plan, Prediction, Workload, load_cluster, load_model, simulate
+from simulator.costs.tables import machine_of, price_table
 from simulator.errors import PlanError
 from simulator.goodput.checkpoints import checkpoint_bytes
 from simulator.job import load_job
@@ -156,7 +157,10 @@ def test_ranks_that_split_a_layer_send_what_is_as_wide_as_the_rank() -> None:
     table = next(t for t, _ in tables(predict(adapted(), **plan), "forward") if t.name.startswith("layer"))
     sent = {label: float(size) for label, size in zip(table.label, table.message, strict=True) if size}
     low = {label: size for label, size in sent.items() if "adapter" in label}
-    assert set(low.values()) == {2.0 * 2 * 4096 * 16}
+    crossed = {label for label in low if "all_to_all" in label}
+    assert {"projection output, adapter all_to_all", "mlp down output, adapter all_to_all"} == crossed
+    assert {low[label] for label in crossed} == {2.0 * 2 * 4096 * HIDDEN / 2}
+    assert {low[label] for label in set(low) - crossed} == {2.0 * 2 * 4096 * 16}
     whole = predict(load_model("llama3_8b"), **plan)
     usual = next(t for t, _ in tables(whole, "forward") if t.name.startswith("layer"))
     assert sum(sent.values()) - sum(low.values()) == float(usual.message.sum())
@@ -275,3 +279,46 @@ def test_operands_of_frozen_products_have_no_copy_for_the_gradient_of_a_weight()
     frozen, trained = _moved(predict(adapted(), **plan)), _moved(predict(load_model("llama3_8b"), **plan))
     assert "mlp down transposed" in trained
     assert not [label for label in frozen if label.endswith("transposed")]
+
+
+def test_an_adapter_behind_a_gather_drops_and_multiplies_the_tokens_of_all_ranks() -> None:
+    """NVIDIA/NeMo parallel_adapters.py, ParallelLinearAdapter under return_layernorm_output_gathered; else its own part."""
+    plan = {"tensor_parallel": 2, "sequence_parallel": True, "microbatch_size": 1, "zero_stage": 1}
+    fields = {"lora_modules": ("query", "key", "value", "output"), "lora_dropout": True}
+    some = predict(adapted(**fields), **plan)
+    moved, tokens = _moved(some), 4096
+    assert moved["qkv adapter of q dropout"][1] == (2 + 1) * tokens * HIDDEN
+    assert moved["projection adapter of projection output dropout"][1] == (2 + 1) * tokens * HIDDEN / 2
+    table = next(t for t, _ in tables(some, "forward") if t.name.startswith("layer"))
+    shapes = dict(zip(table.label, map(tuple, table.shape.tolist()), strict=True))
+    assert shapes["qkv adapter of q A"] == (1, tokens, 16, HIDDEN)
+    assert shapes["projection adapter of projection output A"] == (1, tokens, 16, HIDDEN // 2)
+    plain = predict(adapted(lora_modules=fields["lora_modules"]), **plan)
+    masks = memory(some)["activations"] - memory(plain)["activations"]
+    assert masks == pytest.approx(LAYERS * tokens * HIDDEN * (1 + 1 / 2), rel=0.02)
+
+
+def test_ranks_without_sequence_parallelism_gather_the_columns_of_an_adapter() -> None:
+    plan = {"tensor_parallel": 2, "sequence_parallel": False, "microbatch_size": 1, "zero_stage": 1}
+    moved = _moved(predict(adapted(lora_modules=("output",)), **plan))
+    assert moved["projection output, adapter all_gather"][0] == 2.0 * 4096 * HIDDEN
+
+
+def test_weights_in_8_bits_are_transposed_in_every_backward_pass_where_products_take_one_layout() -> None:
+    """NVIDIA/TransformerEngine 1.11 pytorch/module/linear.py: weight_fp8.transpose_2d(), of which no cache is kept."""
+    plan = {"precision": "fp8", "microbatch_size": 1, "zero_stage": 1}
+    wide, narrow = (predict(adapted(frozen_format=f), **plan) for f in ("", "fp8"))
+    found = {
+        label: float(size)
+        for table, _ in tables(narrow, "backward")
+        for label, size in zip(table.label, table.written, strict=True)
+        if label.endswith("weight transposed")
+    }
+    assert sum(found.values()) == 2 * HIDDEN * (HIDDEN + KV) + 3 * HIDDEN * FFN
+    assert not [label for t, _ in tables(wide, "backward") for label in t.label if label.endswith("transposed")]
+    work = Workload(model=adapted(frozen_format="fp8"), sequence_length=4096, global_batch_size=16, precision="fp8")
+    b200 = simulate(work, Plan(microbatch_size=1, zero_stage=1), load_cluster("hgx_b200", 8))
+    axes = b200.program.mesh_of(0)
+    for table, _ in tables(b200, "backward"):
+        priced = price_table(table, machine_of(b200.cluster), axes).rows.tolist()
+        assert not sum(t for label, t in zip(table.label, priced, strict=True) if label.endswith("transposed"))

@@ -131,23 +131,6 @@ def test_fine_tuning_packs_the_documents_of_its_code() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("note", "rank", "modules"),
-    [
-        ("adapters of rank 16 beside attention; fp8", 16, ("query", "key", "value", "output")),
-        ("adapters of rank 8 beside query, value", 8, ("query", "value")),
-        ("adapters of rank 8 beside q and v", 8, ("query", "value")),
-        ("adapters of rank 64", 64, ("query", "key", "value")),
-        ("adapters of rank 0", 32, ("query", "key", "value")),
-    ],
-)
-def test_rank_and_modules_of_adapters_are_the_row_s_own_where_it_tells_them(
-    note: str, rank: int, modules: tuple[str, ...]
-) -> None:
-    model = row_simulation({**ROW, "task": "lora", "framework": "NeMo", "quality_note": note}).workload.model
-    assert (rank, modules) == (model.lora_rank, model.lora_modules)
-
-
 def test_usual_documents_are_not_claimed_of_a_row_that_tells_its_own() -> None:
     row = {**ROW, "task": "lora", "framework": "NeMo"}
     assert "of documents of 190 tokens" in "; ".join(row_simulation(row).assumed)
@@ -161,15 +144,47 @@ def test_usual_documents_are_not_claimed_of_a_row_that_tells_its_own() -> None:
         ("B200-180GB-SXM", "180", "frozen weights in 8 bits", "fp8"),
         ("B200-180GB-SXM", "180", "fp8_params: true", "fp8"),
         ("B200-180GB-SXM", "180", "", ""),
-        ("H100-80GB-SXM", "80", "fp8_params: true", ""),
+        ("H100-80GB-SXM", "80", "fp8_params: true", "fp8"),
     ],
 )
-def test_frozen_weights_stand_in_8_bits_where_a_row_says_so_and_no_transposed_copy_is_needed(
-    gpu: str, memory: str, note: str, kept: str
-) -> None:
+def test_frozen_weights_stand_in_8_bits_where_a_row_says_so(gpu: str, memory: str, note: str, kept: str) -> None:
     row = {**ROW, "task": "lora", "framework": "NeMo", "precision": "fp8", "gpu": gpu, "gpu_mem_gb": memory}
     row |= {"quality_note": note, "gpu_peak_bf16_tflops": ""}
     assert kept == row_simulation(row).workload.model.frozen_format
+
+
+@pytest.mark.parametrize(
+    ("note", "source", "rank", "modules", "drops"),
+    [
+        ("", "", 32, ("query", "key", "value"), False),
+        ("adapters of rank 16 beside attention; fp8", "MLPerf v4.1", 16, ("query", "key", "value", "output"), True),
+        ("adapters of rank 8 beside q and v", "", 8, ("query", "value"), False),
+        ("adapters of rank 8 beside query, value", "", 8, ("query", "value"), False),
+        ("adapters of rank 64", "", 64, ("query", "key", "value"), False),
+        ("adapters of rank 0", "", 32, ("query", "key", "value"), False),
+    ],
+)
+def test_a_row_says_which_adapters_it_has(
+    note: str, source: str, rank: int, modules: tuple[str, ...], drops: bool
+) -> None:
+    row = {**ROW, "task": "lora", "framework": "NeMo", "quality_note": note, "source": source}
+    model = row_simulation(row).workload.model
+    assert (rank, modules, drops) == (model.lora_rank, model.lora_modules, model.lora_dropout)
+
+
+@pytest.mark.parametrize(
+    ("note", "ranks", "kind"),
+    [
+        ("cp_comm_type a2a", "4", "ulysses"),
+        ("with Ulysses", "4", "ulysses"),
+        ("cp_comm_type=a2a+p2p", "4", None),
+        ("with Ulysses", "1", None),
+        ("with Ulysses", "64", None),
+    ],
+)
+def test_a_row_says_how_ranks_share_sequences(note: str, ranks: str, kind: str | None) -> None:
+    row = {**ROW, "quality_note": note, "cp": ranks, "tp": "1", "pp": "1", "dp": "", "n_gpus": "64", "gbs": "128"}
+    assert row_simulation(row).fields.get("context_parallel_kind") == kind
 
 
 def test_a_hybrid_model_is_told_by_its_sizes_and_the_first_word_of_its_family() -> None:

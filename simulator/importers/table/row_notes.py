@@ -19,6 +19,7 @@ __all__ = [
     "pages_states",
     "row_accumulation",
     "row_dropout",
+    "row_gates",
     "row_loss",
     "row_optimizer",
     "row_states",
@@ -202,6 +203,16 @@ def row_accumulation(row: Row) -> dict[str, Any]:
         r"\b(no|without)[- ](gradient[- ]accumulation[- ]fusion|fusion of gradient accumulation)", words_said(row)
     )
     return {"gradient_accumulation_fusion": False} if apart else {}
+
+
+def row_gates(row: Row) -> dict[str, Any]:
+    """Return fields of the plan where a row says that the inputs of gates are kept in 8 bits; {} where it says nothing.
+
+    >>> row_gates({"quality_note": "inputs of gates kept in fp8"}), row_gates({"quality_note": "FP8_ACT=1"})
+    ({'narrow_gate_input': True}, {'narrow_gate_input': True})
+    """
+    said = r"\binputs of (layers|gates) kept in (fp8|8 bits)\b|\bfp8_act(ivation)?=(1|true)\b|\bactivation_func_fp8_input_store\b"
+    return {"narrow_gate_input": True} if re.search(said, words_said(row)) else {}
 
 
 def row_loss(row: Row, model: Model, tokens: int) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from simulator.importers.table.row_framework import (
     torch_attention,
     unsaid_attention,
 )
-from simulator.importers.table.row_notes import row_states, row_update, wraps_whole
+from simulator.importers.table.row_notes import row_states, row_update, words_said, wraps_whole
 from simulator.importers.table.row_overlap import gradient_overlap, overlap_off, pipeline_overlaps, tensor_pieces
 from simulator.importers.table.rows import CannotPlace, Row, count, flag, text
 from simulator.importers.vocabulary.name_specs import release_of
@@ -40,6 +40,8 @@ __all__ = ["open_choices", "row_plan"]
 
 _OVERLAPS = (None, "one_f_one_b", "interleaved_1f1b")
 """Schedules that have a form in which forwards go together with backwards, so that each hides the other's exchange of experts."""
+_ULYSSES = r"\bulysses\b(?! and ring| x ring)|\bcp_comm_type\W+a2a\b(?!\+)"
+"""Words for heads that ranks exchange against tokens (Megatron-Core: cp_comm_type)."""
 _ORDINALS = {"second": 2, "third": 3, "fourth": 4}
 NEAR_BATCH = 0.05
 """How far a batch may lie from a multiple of its microbatches to be taken for it [1]."""
@@ -85,6 +87,10 @@ def row_plan(row: Row, model: Model) -> tuple[dict[str, Any], int, str | None, t
         "framework": named_framework(row, assumed),
     }
     fields["sequence_parallel"] = tensor > 1 and _sequence_parallel(row, fields["framework"], assumed)
+    if context > 1 and re.search(_ULYSSES, words_said(row)):
+        fewer = model.kv_heads % (tensor * context) > 0  # codes that repeat keys for it are not modelled
+        fields |= {} if fewer else {"context_parallel_kind": "ulysses"}
+        assumed.append("a ring for Ulysses of fewer key heads than ranks" if fewer else "Ulysses (the row's own words)")
     fields |= row_experts(row, fields["framework"], model, tensor, replicas * context, assumed)
     fields |= _schedule(row, model, pipeline, batch // (replicas * microbatch), assumed)
     fields |= _sharding(row, fields["framework"], replicas * context, context, assumed)

@@ -13,7 +13,7 @@ from simulator.importers.table.row_cluster import knows_machine, row_cluster
 from simulator.importers.table.row_framework import row_precision, stands_in
 from simulator.importers.table.row_host import row_documents, row_graphs, row_host
 from simulator.importers.table.row_model import row_model
-from simulator.importers.table.row_notes import row_accumulation, row_dropout, row_loss, row_optimizer
+from simulator.importers.table.row_notes import row_accumulation, row_dropout, row_gates, row_loss, row_optimizer
 from simulator.importers.table.row_plan import open_choices, row_plan
 from simulator.importers.table.rows import CannotPlace, Row, text
 from simulator.importers.vocabulary.names import load_names
@@ -91,7 +91,7 @@ def row_simulation(row: Row) -> RowSimulation:
     fields, batch, recompute, from_plan = row_plan(row, model)
     loss = row_loss(row, model, fields["microbatch_size"] * length // fields["context_parallel"])
     fields |= loss
-    fields |= row_accumulation(row)
+    fields |= row_accumulation(row) | row_gates(row)
     dropout, from_dropout = row_dropout(row, model, fields["framework"])
     fields |= dropout
     on_host, from_host = row_host(row, _layers_per_chunk(model, fields), fields["zero_stage"])

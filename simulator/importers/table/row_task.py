@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from simulator.importers.table.row_cluster import row_gpu
 from simulator.importers.table.rows import CannotPlace, Row, text
 from simulator.importers.vocabulary.words import is_pretraining, trains_all_weights
 from simulator.workload.model import Model
@@ -19,7 +18,11 @@ _UNKNOWN = re.compile(r"\bq?dora\b|\bpeft\b")
 _DORA = re.compile(r"\bq?dora\b")
 _RANK = re.compile(r"adapters of rank (\d{1,4})(?: beside ([a-z, ]+))?")
 _SHORT = {"q": "query", "k": "key", "v": "value", "o": "output"}
-_OF_ATTENTION: tuple[Adapted, ...] = ("query", "key", "value", "output")
+_GROUPS: dict[str, tuple[Adapted, ...]] = {
+    "attention": ("query", "key", "value", "output"),
+    "all": ADAPTED,
+    "all linear layers": ADAPTED,
+}
 _USUAL: tuple[tuple[str, int, tuple[Adapted, ...], str], ...] = (
     ("nemo|megatron", 32, ("query", "key", "value"), "NeMo's configurations of performance: linear_qkv, rank 32"),
     ("litgpt", 32, ("query", "value"), "litgpt/config_hub/finetune: lora_r, lora_query, lora_value"),
@@ -27,6 +30,9 @@ _USUAL: tuple[tuple[str, int, tuple[Adapted, ...], str], ...] = (
     ("", 16, ADAPTED, "what is usual"),
 )
 """Part of a code's name -> the rank and the modules of its adapters where a row gives none, and the source."""
+_DROPS = "mlperf"
+"""Part of a source's name whose adapters drop a tenth of their input: mlcommons/training run_llama_70B_scrolls_r16.sh, and
+all settings of NVIDIA and AMD in mlcommons/training_results v4.0 to v5.1 (adapter_dropout 0.1, dropout_position pre)."""
 _DOCUMENTS = ("nemo|megatron", 190.0)
 """Part of a code's name, and the mean tokens of the documents it packs where a row gives none: NeMo's recipes of fine-tuning take SQuAD 1.1
 (llm.SquadDataModule), 94.06 MiB of 98,169 examples (TensorFlow Datasets), of whose 1,005 bytes some 840 are text."""
@@ -62,9 +68,12 @@ def as_trained(row: Row, model: Model, assumed: tuple[str, ...]) -> tuple[Model,
     if not found:
         return model, (*assumed, full)
     rank, modules, why = _adapters(text(row, "quality_note").lower(), code)
-    kept = "nf4" if found[1] else "fp8" if _kept_in_8_bits(row) else ""
-    fields: dict[str, Any] = {"lora_rank": rank, "lora_modules": modules, "frozen_format": kept}
-    said = f"adapters of rank {rank} beside {', '.join(modules)} ({why})"
+    kept = "nf4" if found[1] else "fp8" if _IN_8_BITS.search(text(row, "quality_note").lower()) else ""
+    drops = _DROPS in text(row, "source").lower()
+    fields: dict[str, Any] = {"lora_rank": rank, "lora_modules": modules, "frozen_format": kept, "lora_dropout": drops}
+    said = f"adapters of rank {rank} beside {', '.join(modules)} ({why})" + (
+        ", with dropout (MLPerf's)" if drops else ""
+    )
     return model.model_copy(update=fields), (*assumed, said, full)
 
 
@@ -74,22 +83,13 @@ def _adapters(note: str, code: str) -> tuple[int, tuple[Adapted, ...], str]:
     told = _RANK.search(note)
     if told is None or not int(told[1]):
         return rank, modules, why
-    words = re.sub(r"\b[qkvo]\b", lambda found: _SHORT[found[0]], (told[2] or "").replace(" and ", ","))
-    named = (
-        _OF_ATTENTION
-        if words.strip() == "attention"
-        else tuple(m for m in ADAPTED if m in words.replace(" ", "").split(","))
-    )
+    words = re.sub(r"\b[qkvo]\b", lambda found: _SHORT[found[0]], (told[2] or "").strip())
+    named = _GROUPS.get(words, tuple(m for m in ADAPTED if m in re.split(r",\s*|\s+and\s+", words)))
     return (
         int(told[1]),
         named or modules,
         "the row's own words" if named else f"the rank is the row's own, the modules {why}",
     )
-
-
-def _kept_in_8_bits(row: Row) -> bool:
-    """Whether a row says that frozen weights stand in 8 bits and its GPU needs no transposed copy of them beside."""
-    return bool(_IN_8_BITS.search(text(row, "quality_note").lower())) and not row_gpu(row)[0].transposes_narrow
 
 
 def usual_documents(row: Row) -> float | None:

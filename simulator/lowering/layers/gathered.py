@@ -39,7 +39,7 @@ def gathered_bytes(ctx: LayerContext, part: LayerPart) -> tuple[float, float]:
 def kept_ways(ctx: LayerContext, o: Operator, saved: Saved) -> float:
     """Return how many ways a tensor is divided as it is kept: where a layout keeps what it gathered, as the product reads it; without
     end where nothing of it is kept."""
-    ways = ctx.ways(saved.dims)
+    ways = ctx.ways(saved.dims, saved.joined)
     if saved.gathered:
         return 1.0 if ways > 1.0 else math.inf
     if ctx.layout.keeps_gathered and isinstance(o.op, Product) and o.has_weight and saved.dims == o.op.inputs[0].dims:

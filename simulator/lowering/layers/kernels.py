@@ -15,6 +15,7 @@ from simulator.lowering.layers.rows import Rows
 from simulator.partition.layout import PARTIAL, REPLICATE, Layout, Placement, Shard
 from simulator.partition.propagate import look_up_along, seen_as_made, wanted
 from simulator.partition.redistribute import redistribute
+from simulator.partition.strategies.base import TENSOR
 from simulator.partition.strategies.experts import EXPERT
 from simulator.program.calls import Traffic
 from simulator.units import FP32
@@ -39,6 +40,7 @@ def kernel_forward(ctx: LayerContext, rows: Rows, o: Operator, op: Kernel, phase
         join_logits(ctx, rows, o, op, phase)
     if not loss:
         _statistics(ctx, rows, o, op, parts, phase)
+    _cross(ctx, rows, op, phase)
     _row(ctx, rows, o, op, ("read", "written"), phase, o.launches)
     if isinstance(op, HeadSwap):
         exchange_heads(ctx, rows, o, op, phase)
@@ -72,6 +74,7 @@ def kernel_backward(ctx: LayerContext, rows: Rows, o: Operator, op: Kernel) -> N
     if op.role != "loss":
         _statistics(ctx, rows, o, op, _between_parts(ctx, op), "backward")
     _row(ctx, rows, o, op, fields, "backward", o.backward_launches, part="input")
+    _cross(ctx, rows, op, "backward")
     if isinstance(op, HeadSwap):
         exchange_heads(ctx, rows, o, op, "backward")
     _exchange(ctx, rows, o, op, "backward")
@@ -167,6 +170,36 @@ def _exchange(ctx: LayerContext, rows: Rows, o: Operator, op: Kernel, phase: str
     for place, forth, back in ctx.layout.known[key]:
         tensor = op.inputs[place]
         ctx.move(rows, back if phase == "backward" else forth, tensor.bytes, phase, f"{o.label} {tensor.name}")
+
+
+def _cross(ctx: LayerContext, rows: Rows, op: Kernel, phase: str) -> None:
+    """Make tokens of the columns in which a kernel's last input comes, or columns of its gradient; without sequence parallelism all ranks
+    gather them.
+
+    Ranks' columns are put side by side behind an all_to_all, and cut apart before that of the gradients, whose tokens are put one behind
+    the other (NVIDIA/NeMo parallel_adapters.py, _All2AllHp2Sp).
+    """
+    if not op.crosses or ctx.layout.ranks(TENSOR) == 1:
+        return
+    made = op.inputs[-1]
+    size, backward = made.bytes / ctx.ways(made.dims), phase == "backward"
+    part = "input" if backward else ""
+    if TENSOR not in ctx.layout.axes(made.dims):
+        if not backward:
+            ctx.collective(rows, "all_gather", size, phase, made.name)
+        return
+    ctx.collective(rows, "all_to_all", size, phase, made.name, axes=(TENSOR,), part=part)
+    passes = 2 if backward else 1
+    rows.add(
+        label=f"{made.name} side by side",
+        work="memory_bound",
+        dtype=ctx.dtype,
+        read=passes * size,
+        written=passes * size,
+        phase=phase,
+        launches=passes,
+        part=part,
+    )
 
 
 def _moved_operands(layout: Layout, o: Operator, op: Kernel) -> list[tuple[int, Hops, Hops]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -109,9 +110,14 @@ class LayerContext:
         """Bytes of the residual stream, undivided."""
         return self.tokens * self.hidden * self.e
 
-    def ways(self, dims: tuple[Dim, ...]) -> float:
-        """How many times as much as this rank holds there is of an activation of these dimensions."""
-        return self.layout.ways(dims)
+    @functools.cached_property
+    def joined(self) -> Layout:
+        """The layout of what tensor-parallel ranks have gathered."""
+        return self.layout.without(TENSOR)
+
+    def ways(self, dims: tuple[Dim, ...], joined: bool = False) -> float:
+        """How many times as much as this rank holds there is of an activation of these dimensions, or of one that is gathered."""
+        return (self.joined if joined else self.layout).ways(dims)
 
     def group(self, axes: tuple[str, ...]) -> tuple[str, ...]:
         """Mesh axes of the program behind some of the layout's."""
@@ -123,14 +129,14 @@ class LayerContext:
         if key not in self._divisions:
             self._divisions[key] = (
                 o,
-                divide(self.layout, o),
+                divide(self.joined if getattr(o.op, "joined", False) else self.layout, o),
             )  # who holds the operator keeps its id from being used again
         return self._divisions[key][1]
 
     def moved_ways(self, op: Kernel) -> tuple[float, ...]:
         """How many ways each tensor that a kernel moves is divided; one number where all are divided alike."""
         if id(op) not in self._moved:
-            ways = [1.0 if op.whole else self.ways(moved.dims) for moved in op.moves]
+            ways = [1.0 if op.whole else self.ways(moved.dims, moved.joined) for moved in op.moves]
             self._moved[id(op)] = op, tuple(ways[:1] if all(each == ways[0] for each in ways) else ways)
         return self._moved[id(op)][1]
 

@@ -8,9 +8,10 @@ Which it is the layout says (`division.py`), and whether operands come as a whol
 from __future__ import annotations
 
 import math
+from typing import Any
 
 from simulator.lowering.layers.attention import exchange_keys, heads_held
-from simulator.lowering.layers.casts import add_casts
+from simulator.lowering.layers.casts import TRANSPOSED, add_casts
 from simulator.lowering.layers.division import Division, Hops
 from simulator.lowering.layers.gradients import accumulate
 from simulator.lowering.layers.joins import sum_input_gradients
@@ -106,8 +107,8 @@ def _launches(ctx: LayerContext, op: Product, experts: int) -> int:
 
 
 def _piecewise(ctx: LayerContext, op: Product, d: Division) -> bool:
-    """Whether a product is cut in pieces, beside which its collectives run; Megatron-LM leaves the vocabulary's out."""
-    return ctx.splits > 1 and bool(d.around.gathers or d.around.sums) and op.outputs[0].role != "logits"
+    """Whether a product is cut in pieces, beside which its collectives run: those of Transformer Engine's modules, which quantise."""
+    return ctx.splits > 1 and bool(d.around.gathers or d.around.sums) and op.quantised
 
 
 def _element_gathered(ctx: LayerContext, op: Product) -> float:
@@ -167,6 +168,7 @@ def _linear_backward(ctx: LayerContext, rows: Rows, o: Operator, op: Product) ->
     d = ctx.division(o)
     _fetch(ctx, rows, o, op, d, "backward")
     _widen(ctx, rows, o, op, d, "backward")
+    _transpose(ctx, rows, o, op, d)
     b, m, _, k = d.shape
     piecewise = _piecewise(ctx, op, d) and bool(d.around.gathers_back)
     panels, around = in_panels(ctx, d), d.around
@@ -369,6 +371,20 @@ def _widen(ctx: LayerContext, rows: Rows, o: Operator, op: Product, d: Division,
         part="input" if phase == "backward" else "",
         launches=len(d.widths),
     )
+
+
+def _transpose(ctx: LayerContext, rows: Rows, o: Operator, op: Product, d: Division) -> None:
+    """Make the copy of weights in 8 bits that the gradient of the input reads, where products take one layout only; nobody keeps it.
+
+    NVIDIA/TransformerEngine 1.6 to 1.13, pytorch/module/linear.py: transpose_2d, of which Megatron-Core's
+    disable_parameter_transpose_cache lets nothing stand.
+    """
+    if not (op.frozen and op.quantised and ctx.precision.copies_alike and op.matrices[0].element == 1.0):
+        return
+    b, _, _, k = d.shape
+    size = float(b * sum(d.widths) * k)
+    common: dict[str, Any] = {"read": size, "written": size, "phase": "backward", "part": "input"}
+    rows.add(label=f"{o.label} weight transposed", work="memory_bound", call=TRANSPOSED, dtype=ctx.dtype, **common)
 
 
 def _rescale(ctx: LayerContext, rows: Rows, label: str, elements: float, part: str) -> None:

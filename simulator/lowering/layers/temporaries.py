@@ -115,7 +115,7 @@ class _Gradients:
 
 
 def _saved(ctx: LayerContext, o: Operator) -> float:
-    return sum(s.bytes / ctx.ways(s.dims) for s in o.saved if not (s.idle or s.gathered))
+    return sum(s.bytes / ctx.ways(s.dims, s.joined) for s in o.saved if not (s.idle or s.gathered))
 
 
 def _elements(ctx: LayerContext, tensor: Tensor) -> float:

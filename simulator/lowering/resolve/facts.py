@@ -31,7 +31,13 @@ from simulator.lowering.resolve.recompute_rules import resolve_recompute
 from simulator.lowering.resolve.shape_rules import check_shapes
 from simulator.lowering.resolve.shard_rules import check_shards, check_units, with_shards
 from simulator.lowering.resolve.stage_rules import schedule_of
-from simulator.lowering.resolve.workload_rules import check_chunks, check_documents, check_loss, check_optimizer
+from simulator.lowering.resolve.workload_rules import (
+    check_chunks,
+    check_documents,
+    check_gates,
+    check_loss,
+    check_optimizer,
+)
 from simulator.options.option import chosen
 from simulator.partition.compose import compose
 from simulator.partition.layout import Layout
@@ -170,6 +176,7 @@ class Facts:
             framework,
             said("attention"),
             said("dropout"),
+            plan.narrow_gate_input,
             not said("vocabulary_parallel_loss") and self.divides_vocabulary,
             said("fused_cross_entropy"),
             said("gradient_accumulation_fusion"),
@@ -279,6 +286,7 @@ RULES: tuple[Callable[[Facts], object], ...] = (
     lambda facts: check_adapters(facts.workload, facts.plan, facts.exchanges),
     lambda facts: check_optimizer(facts.workload, facts.plan, facts.style.autocast, facts.exchanges.on_servers),
     lambda facts: check_loss(facts.plan, facts.style),
+    lambda facts: check_gates(facts.workload, facts.plan, facts.style),
     lambda facts: check_context(facts.workload.model, facts.plan, facts.style.attention),
     lambda facts: check_documents(facts.workload, facts.style, facts.schedule),
     lambda facts: check_chunks(facts.workload, facts.plan, facts.style),
@@ -342,6 +350,7 @@ def _style(
     framework: Framework,
     attention: str,
     dropout: bool,
+    narrow: bool,
     gathers: bool,
     fused: bool,
     accumulates: bool,
@@ -358,6 +367,7 @@ def _style(
     """The kernels of a framework's profile, which has a key for every field of the style; what the plan resolved comes on top.
 
     Args:
+        narrow: whether inputs of gates are kept in 8 bits.
         permutes: whether one kernel each copies and sums rows of tokens for their experts.
         partitions: whether tensor ranks keep a part each of the inputs from which layers run again.
         micro_scaled: whether products are of a format that experts are fused in.
@@ -365,9 +375,10 @@ def _style(
         several_axes: whether layers lie on several tensor axes: gathered operands are the layout's own affair then.
         splits: whether ranks share the vocabulary.
     """
-    not_habits = ("loss_chunks", "expert_group", "splits_logits")
+    not_habits = ("loss_chunks", "expert_group", "splits_logits", "narrow_gate_input")
     habits = {f.name: getattr(framework, f.name) for f in fields(KernelStyle) if f.name not in not_habits}
     resolved = {"attention": attention, "dropout": dropout, "loss_chunks": chunks, "expert_group": group}
+    resolved |= {"narrow_gate_input": narrow}
     resolved |= {
         "splits_logits": splits and not gathers,
         "gathers_logits": gathers,

@@ -11,7 +11,7 @@ from simulator.workload.operator import KernelStyle
 from simulator.workload.optimizers import OPTIMIZERS
 from simulator.workload.workload import Workload
 
-__all__ = ["check_chunks", "check_documents", "check_loss", "check_optimizer"]
+__all__ = ["check_chunks", "check_documents", "check_gates", "check_loss", "check_optimizer"]
 
 
 def check_documents(workload: Workload, style: KernelStyle, schedule: Schedule) -> None:
@@ -111,6 +111,21 @@ def check_optimizer(workload: Workload, plan: Plan, autocast: bool, on_servers: 
             f"precision = {workload.precision!r}{' under autocast, whose weights are fp32,' if autocast else ''} and "
             "splits_master_weights = true",
             "leave splits_master_weights out" + ("" if autocast else ", or precision = 'bf16'"),
+        )
+
+
+def check_gates(workload: Workload, plan: Plan, style: KernelStyle) -> None:
+    """Refuse inputs kept in 8 bits where no kernel of a gate would read them.
+
+    Raises:
+        PlanError: with the rule, the values and a way out.
+    """
+    gated = workload.model.architecture != "network" and workload.model.gated_mlp
+    if plan.narrow_gate_input and not (gated and style.fused_bias_activation and not style.plain_gate):
+        refuse(
+            "narrow_gate_input is about a gate that is one kernel",
+            f"gated_mlp = {str(gated).lower()}" if not gated else f"framework = {plan.framework!r}",
+            "leave narrow_gate_input out" + ("" if gated else ", or a model with gates"),
         )
 
 

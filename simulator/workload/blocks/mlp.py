@@ -162,13 +162,14 @@ def _activation(g: LayerBuilder, before: str, given: tuple[Tensor, ...], expert:
     if kept:
         inner.append(g.tensor(f"{before}parts of the activation function", *dims, element=kept))
     out = g.tensor(f"{before}down input", *dims)
+    stays = _narrowed(g, before, given, expert) if style.narrow_gate_input else given
     g.add(
         Kernel(
             label=f"{before}{'swiglu' if m.gated_mlp else 'gelu'}",
             inputs=given,
             outputs=(out, *inner),
             keeps=(
-                *(Keep(tensor=t, name=f"{before}{name}") for t, name in zip(given, names, strict=True)),
+                *(Keep(tensor=t, name=f"{before}{name}") for t, name in zip(stays, names, strict=True)),
                 *(Keep(tensor=t) for t in inner),
             ),
             again=tuple(t.name for t in (out, *inner)),
@@ -179,6 +180,26 @@ def _activation(g: LayerBuilder, before: str, given: tuple[Tensor, ...], expert:
             access=access,
             launches=kernels[0],
             backward_launches=kernels[1],
+        )
+    )
+    return out
+
+
+def _narrowed(g: LayerBuilder, before: str, given: tuple[Tensor, ...], expert: bool) -> tuple[Tensor, ...]:
+    """The inputs of a gate in 8 bits, which are made for its backward pass alone and widened there (Megatron-Core,
+    fusions/fused_bias_swiglu.py: fp8_input_store)."""
+    n, e = float(len(given)), g.e
+    out = tuple(g.tensor(f"{t.name} in 8 bits", *t.dims, element=1.0) for t in given)
+    moved = Moves(dims=given[0].dims, read=n * e, written=n, backward_read=n, backward_written=n * e)
+    g.add(
+        Kernel(
+            label=f"{before}gate input in 8 bits",
+            inputs=given,
+            outputs=out,
+            again=tuple(t.name for t in out),
+            absorbed="grouped" if expert else "",
+            moves=(moved,),
+            access="stream",
         )
     )
     return out

@@ -63,8 +63,8 @@ def rotary(
         forward = backward = (1.0 + 2.0 * FP32 / e, 1.0 + 2.0 * FP32 / e)
     apart: tuple[Moves, ...] = ()
     if alone and not fused:  # both parts are joined then
-        there, back = {"read": e * forward[0], "written": e * forward[1]}, (e * backward[0], e * backward[1])
-        apart = (Moves(dims=alone, backward_read=back[0], backward_written=back[1], **there),)
+        there, back = (e * forward[0], e * forward[1]), (e * backward[0], e * backward[1])
+        apart = (Moves(dims=alone, read=there[0], written=there[1], backward_read=back[0], backward_written=back[1]),)
         forward = backward = (1.0, 1.0)
     q, k = (replace(t, name=f"{t.name}, turned") for t in given[:2])
     tables = g.tensor("cosines and sines", *g.tokens, Dim("tables", 4), g.head_dim)
