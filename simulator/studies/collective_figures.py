@@ -205,6 +205,18 @@ def kind_named(text: str) -> str:
     return plain.get(text.lower().replace("_", "").replace("-", ""), text)
 
 
+def _nearest(ranks: int, nodes: int, node_size: int, chosen: bool) -> str:
+    """Ranks and nodes that go together, close to those that do not; `chosen`: the nodes were."""
+    if ranks < 1 or nodes < 1:
+        return "--ranks 1"
+    each = min(node_size, max(1, round(ranks / nodes)))
+    ways = [f"--ranks {each * nodes}"]
+    if chosen:
+        counts = (ranks // share for share in range(1, node_size + 1) if ranks % share == 0)
+        ways.insert(0, f"--nodes {min(counts, key=lambda count: (abs(count - nodes), count))}")
+    return ", or ".join(ways)
+
+
 def collective_figures(
     kind: str,
     message: float,
@@ -242,7 +254,7 @@ def collective_figures(
     if ranks < 1 or count < 1 or ranks % count or ranks // count > node_size:
         raise PlanError(
             f"ranks must lie evenly on nodes of {node_size} GPUs, but {ranks} ranks on {count} nodes do not. Nearest: "
-            f"{max(1, min(ranks, node_size))} ranks on one node, or a multiple of {node_size} without --nodes"
+            f"{_nearest(ranks, count, node_size, nodes is not None)}"
         )
     whole = load_cluster(cluster, count * node_size)
     if backend not in BACKENDS:
