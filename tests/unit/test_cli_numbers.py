@@ -34,3 +34,10 @@ def test_what_lacks_is_said_as_before(dtsim: Dtsim) -> None:
     code, _, said = dtsim("schedule", "1f1b", "-p")
     assert 2 == code
     assert "requires an argument" in said
+
+
+def test_a_schedule_without_time_is_refused(dtsim: Dtsim) -> None:
+    code, _, said = dtsim("schedule", "1f1b", "-p", "4", "-m", "4", "--forward", "0", "--backward", "0")
+    assert 2 == code
+    assert "no action of it takes time" in said
+    assert 0 == dtsim("schedule", "1f1b", "-p", "4", "-m", "4", "--forward", "0")[0]
