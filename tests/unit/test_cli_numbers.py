@@ -41,3 +41,8 @@ def test_a_schedule_without_time_is_refused(dtsim: Dtsim) -> None:
     assert 2 == code
     assert "no action of it takes time" in said
     assert 0 == dtsim("schedule", "1f1b", "-p", "4", "-m", "4", "--forward", "0")[0]
+
+
+def test_a_latency_sweep_has_no_other_time_of_a_message(dtsim: Dtsim) -> None:
+    code, _, said = dtsim("schedule", "1f1b", "-p", "4", "-m", "4", "--latency-sweep", "0,1", "--transfer", "3")
+    assert (2, True) == (code, "Leave one out" in said)
