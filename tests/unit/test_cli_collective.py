@@ -93,3 +93,8 @@ def test_ranks_that_no_nodes_hold_evenly_name_what_does(dtsim: Dtsim, asked: str
         option, value = way.split()
         kept[kept.index(option) + 1] = value
         assert 0 == dtsim(*words, *kept)[0]
+
+
+def test_groups_side_by_side_are_called_so(dtsim: Dtsim) -> None:
+    words = ("--size", "1GiB", "--cluster", "dgx_h100", "--ranks", "8", "--groups", "2", "--nodes", "2")
+    assert "2 of 2 groups leave the node" in dtsim("collective", "all_reduce", *words)[1]
