@@ -26,6 +26,7 @@ from typer.core import TyperGroup
 
 from simulator.cli.examples import epilog
 from simulator.cli.output import INTERRUPTED, compile_cache_of, note
+from simulator.cli.verb_command import VerbCommand
 from simulator.compiled import interpreted_for
 from simulator.errors import SimulatorError, UnknownNameError
 
@@ -94,7 +95,7 @@ def _verb(name: str) -> object:
     """A verb as a command; made once, for a program may call `main` often."""
     app = _plain_app()
     module = importlib.import_module(f"simulator.cli.{name}")
-    app.command(name=name, context_settings=_SETTINGS, epilog=epilog(name))(module.command)
+    app.command(name=name, cls=VerbCommand, context_settings=_SETTINGS, epilog=epilog(name))(module.command)
     return typer.main.get_command(app)
 
 

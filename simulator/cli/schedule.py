@@ -93,7 +93,7 @@ def command(
         return
     tell_compiling()
     if latencies is not None:
-        _sweep(_names(names), shape, times, latencies, form, output)
+        _sweep(_names(names), shape, times, transfer, latencies, form, output)
     elif len(names) > 1 or name == "all":
         from simulator.studies.schedule_table import schedule_table
 
@@ -200,7 +200,13 @@ def _automatic(
 
 
 def _sweep(
-    names: list[str], shape: Shape, times: tuple[Times, Times, Times], latencies: str, form: str, output: str | None
+    names: list[str],
+    shape: Shape,
+    times: tuple[Times, Times, Times],
+    transfer: float,
+    latencies: str,
+    form: str,
+    output: str | None,
 ) -> None:
     """The bubble of schedules by the time of a message."""
     from simulator.cli.compare import draw_sweep, latency_points
@@ -208,6 +214,8 @@ def _sweep(
     from simulator.studies.latency_sweep import latency_sweep
 
     f, i, w = times
+    if transfer:
+        raise SpecError("--latency-sweep gives the times of a message, and --transfer another one. Leave one out")
     points = latency_points(words("--latency-sweep", latencies))
     sweep = latency_sweep(names, shape, points, forward=f, input_grad=i, weight_grad=w)
     if form == "actions":

@@ -44,11 +44,8 @@ def command(
         raise SpecError(f"{results}: results are there already. Way out: --resume takes them over, --force drops them")
     claim_table(force or resume, str(path), plot)
     check_picture(plot)
-    crew = (
-        cluster_crew(scheduler)
-        if scheduler
-        else local_crew(len(os.sched_getaffinity(0)) if processes is None else processes)
-    )
+    wanted = len(os.sched_getaffinity(0)) if processes is None else processes
+    crew = cluster_crew(scheduler) if scheduler else local_crew(wanted, the_study.size)
     with Journal(results, fresh=force and not resume) as journal:
         with telling() as tell:
             found = run_sweep(the_study, journal, crew, tell)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from dataclasses import dataclass
 from typing import Any
@@ -22,9 +23,11 @@ from simulator.report.table import Section, Table, amount, bar, percent
 from simulator.studies.neighbours import Beside
 from simulator.units import in_unit, show
 
-__all__ = ["Goodput", "energy_of"]
+__all__ = ["Goodput", "energy_of", "training_watts"]
 
 _QUANTILES = {"p10": 0.1, "p50": 0.5, "p90": 0.9}
+_HOURS = 10_000.0
+"""Seconds from which a time is told in hours."""
 _HANGS = ("detection", "checkpoint")
 """Accounts in which GPUs wait in a kernel; in the others they are idle."""
 
@@ -191,10 +194,14 @@ class Goodput(Tabular):
             lines=(
                 f"goodput {percent(float(good.mean()))} (p10 {percent(float(np.quantile(good, 0.1)))}, p90 "
                 f"{percent(float(np.quantile(good, 0.9)))}): time of useful steps over all time",
-                f"{self.gpus:,} GPUs, {show(d.step, 's')} per step (band {show(d.prediction.low, 's')} to "
+                f"{self.gpus:,} GPUs, {show(d.step, 's')} per step ({self._exchange()}band {show(d.prediction.low, 's')} to "
                 f"{show(d.prediction.high, 's')}, not in the days); {len(self.runs):,} runs{cut}, seed {self.seed}",
             ),
         )
+
+    def _exchange(self) -> str:
+        found = self.described.exchange
+        return "" if found is None else f"{show(found.exposed, 's')} of it between sites; a site's own: "
 
     def _time(self) -> Section:
         wall = float(self.runs.wall.mean())
@@ -223,9 +230,11 @@ class Goodput(Tabular):
         cost, model, best = self.described.cost, self.runs.model, self.interval
         if cost is None:
             return Section(title="checkpoints")
+        every = f"one every {_long(model.interval)} of training"
+        if math.isinf(model.interval):
+            every = "none is taken, for nothing stops the job"
         lines = [
-            f"{show(cost.bytes, 'B')} each; training stands {show(cost.stall, 's')}, safe after {show(cost.delay, 's')}; one every "
-            f"{show(min(model.interval, model.work), 's')} of training",
+            f"{show(cost.bytes, 'B')} each; training stands {show(cost.stall, 's')}, safe after {show(cost.delay, 's')}; {every}",
         ]
         if best is not None:
             lines.append(
@@ -242,15 +251,30 @@ class Goodput(Tabular):
             lines=(
                 f"{amount(self.gpu_hours)} GPU-hours, {price}",
                 f"{amount(in_unit(self.energy, 'MWh', 'J'))} MWh, {amount(in_unit(answer['co2_kg'], 't', 'kg'))} t of CO2; "
-                f"{show(answer['power']['facility_w'], 'W')} while it trains",
+                f"{show(training_watts(self.job, self.described), 'W')} while it trains",
             ),
         )
+
+
+def _long(seconds: float) -> str:
+    """A time that may be weeks."""
+    return f"{in_unit(seconds, 'h', 's'):,.1f} h" if seconds >= _HOURS else show(seconds, "s")
+
+
+def training_watts(job: Job, described: Described) -> float:
+    """Return what the facilities of all sites draw while they train [W]: GPUs wait in a kernel while sites exchange."""
+    power = step_power(described.prediction, job.cluster, job.power).facility
+    if described.exchange is None:
+        return power
+    waiting = facility_watts(load_power_coefficients().waiting * job.cluster.gpu.power, job.cluster, job.power)
+    waits = described.exchange.exposed / described.exchange.step
+    return described.sites * (power * (1.0 - waits) + waiting * waits)
 
 
 def energy_of(job: Job, described: Described, runs: Runs) -> float:
     """Return the mean energy of the facility over a run [J]: training, waiting in kernels, and idle while it restarts."""
     numbers, cluster = load_power_coefficients(), job.cluster
-    training = step_power(described.prediction, cluster, job.power).facility
+    training = training_watts(job, described) / described.sites
     hanging = facility_watts(numbers.waiting * cluster.gpu.power, cluster, job.power)
     idle = facility_watts(numbers.idle * cluster.gpu.power, cluster, job.power, loaded=False)
     lost = dict(zip(ACCOUNTS, runs.lost.mean(axis=0).tolist(), strict=True))

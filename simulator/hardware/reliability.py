@@ -147,6 +147,8 @@ class Maintenance(Spec):
     def _check(self) -> Maintenance:
         if self.every <= 0:
             raise ValueError("every must be above zero")
+        if self.length >= self.every:
+            raise ValueError("length must be less than every: windows that meet leave no time to train")
         return self
 
 

@@ -12,6 +12,7 @@ site is refused; whatever cannot be answered is a 4xx with one sentence.
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -75,9 +76,9 @@ class Server:
             self._sockets = tornado.netutil.bind_sockets(port, host)
         except (OSError, OverflowError, UnicodeError) as error:
             reason = getattr(error, "strerror", None) or str(error)
-            raise SpecError(
-                f"cannot listen on {host} port {port}: {reason}. Way out: --port 0 takes a free one"
-            ) from None
+            taken = getattr(error, "errno", None) in (errno.EADDRINUSE, errno.EACCES)
+            way_out = "--port 0 takes a free one" if taken else "--host 127.0.0.1, or an address of this machine"
+            raise SpecError(f"cannot listen on {host} port {port}: {reason}. Way out: {way_out}") from None
         self.port: int = self._sockets[0].getsockname()[1]
         named = f"[{host}]" if ":" in host else host
         self.address = f"http://{named}:{self.port}/"

@@ -142,8 +142,9 @@ def _recompute(kind: str, method: str, layers: int) -> dict[str, object]:
     if kind == "full" and method == "every":
         return {"mode": "selective", "selective_ac_option": str(layers)}
     if kind not in ("none", "full") or method:
+        so = f", recompute_method = {method!r}" if method else ""
         raise PlanError(
-            f"torchtitan has no recompute = {kind!r} {method}. Way out: none, operators, full, or every n-th layer."
+            f"torchtitan has no recompute = {kind!r}{so}. Way out: none, operators, full, or every n-th layer."
         )
     return {"mode": kind}
 

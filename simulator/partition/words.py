@@ -68,11 +68,13 @@ def read_mesh(text: str) -> Mesh:
     found: dict[str, int] = {}
     for word in text.split(","):
         name, equals, size = (part.strip() for part in word.partition("="))
-        if not (equals and name.isidentifier() and size.isascii() and size.isdigit() and len(size) < 9 and int(size)):
+        if not (equals and name.isidentifier()):
             raise SpecError(f"--mesh: expected NAME=N,NAME=N such as rows=8,cols=8, got {text[:80]!r}")
+        if not (size.isascii() and size.isdigit() and size.strip("0")):
+            raise SpecError(f"--mesh: axis {name!r} has a whole number of ranks, 1 or more, got {size[:40]!r}")
         if name in found:
             raise SpecError(f"--mesh: axis {name!r} is there twice")
-        found[name] = int(size)
+        found[name] = int(size[:40])
     if math.prod(found.values()) > MOST_RANKS:
         raise SpecError(f"--mesh: a mesh has at most {MOST_RANKS:,} ranks, got {text[:80]}")
     return tuple(found.items())

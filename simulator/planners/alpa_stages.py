@@ -41,23 +41,27 @@ class AlpaStages(Planner[tuple[Stage, ...]]):
                 for replicas in range(1, problem.devices + 1)
             ]
         )
-        least, stages = _best(seconds, np.inf)
+        least, stages = _best(seconds, np.inf, oracle)
         oracle.priced(seconds.size)
         oracle.cost(stages)
         times = np.unique(seconds[np.isfinite(seconds)])
-        first = bisect.bisect_left(times, True, key=lambda slowest: np.isfinite(_best(seconds, float(slowest))[0]))
+        first = bisect.bisect_left(
+            times, True, key=lambda slowest: np.isfinite(_best(seconds, float(slowest), oracle)[0])
+        )
         for slowest in times[first:]:
             if (problem.microbatches - 1) * slowest + least >= oracle.least:
                 break
             if oracle.over:
                 return None
-            _, stages = _best(seconds, float(slowest))
+            _, stages = _best(seconds, float(slowest), oracle)
             oracle.priced(int((seconds <= slowest).sum()))
             oracle.cost(stages)
         return oracle.least
 
 
-def _best(seconds: NDArray[np.float64], slowest: float) -> tuple[float, tuple[Stage, ...]]:
+def _best(
+    seconds: NDArray[np.float64], slowest: float, oracle: Oracle[tuple[Stage, ...]]
+) -> tuple[float, tuple[Stage, ...]]:
     """The least sum of stages on all devices, none longer than so many seconds, and these stages."""
     devices, size, _ = seconds.shape
     allowed = np.where(seconds <= slowest, seconds, np.inf)
@@ -65,6 +69,7 @@ def _best(seconds: NDArray[np.float64], slowest: float) -> tuple[float, tuple[St
     sums[0, 0] = 0.0
     came = np.zeros((devices + 1, size, 2), np.int64)
     for count in range(1, devices + 1):
+        oracle.check()
         for replicas in range(1, count + 1):
             reached = np.flatnonzero(np.isfinite(sums[count - replicas]))
             if not len(reached):

@@ -88,10 +88,14 @@ class Budget:
     evaluations: int = 10**9
 
     def __post_init__(self) -> None:
-        if not self.seconds > 0 or self.evaluations < 1:
-            raise SpecError(
-                f"a budget is more than 0 seconds and 1 evaluation or more, got {self.seconds:g} s and {self.evaluations}"
-            )
+        if not self.seconds > 0:
+            raise SpecError(f"a planner gets more than 0 seconds, got {self.seconds:g}")
+        if self.evaluations < 1:
+            raise SpecError(f"a planner gets 1 evaluation or more, got {self.evaluations}")
+
+
+class OverBudgetError(Exception):
+    """A planner's budget is used up (`Oracle.check`)."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -142,6 +146,15 @@ class Oracle(Generic[Plan]):
     def over(self) -> bool:
         """Whether the budget is used up."""
         return self.evaluations >= self.budget.evaluations or self.seconds >= self.budget.seconds
+
+    def check(self) -> None:
+        """Leave `Planner.plan` where the budget is used up: in loops that offer no plan before they end.
+
+        Raises:
+            OverBudgetError: it is; `Planner.solve` answers with what was offered before.
+        """
+        if self.over:
+            raise OverBudgetError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -219,7 +232,10 @@ class Planner(abc.ABC, Generic[Plan]):
             PlanError: see `plan`.
         """
         oracle = Oracle(problem=problem, budget=budget or Budget())
-        bound = self.plan(problem, oracle, seed)
+        try:
+            bound = self.plan(problem, oracle, seed)
+        except OverBudgetError:
+            bound = None
         if oracle.best is None:
             why = "within its budget" if oracle.over else "that holds"
             raise PlanError(

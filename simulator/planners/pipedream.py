@@ -46,8 +46,7 @@ class PipeDream(Planner[tuple[Stage, ...]]):
         tables = []
         for level in range(len(problem.levels)):
             last = level == len(problem.levels) - 1
-            table = _Level(problem, level, member, 1 if last else size)
-            oracle.priced(table.priced)
+            table = _Level(problem, level, member, 1 if last else size, oracle)
             tables.append(table)
             member = table.paces[-1]
         oracle.cost(_stages(tables, len(tables) - 1, 0, size - 1))
@@ -60,10 +59,11 @@ class _Level:
     Attributes:
         paces: [m - 1][i, j] of pipelines on m members that begin at one of the first `starts` ideals.
         cuts: the same: (last cut or `_ONE`, replicas of the last stage).
-        priced: combinations looked at.
     """
 
-    def __init__(self, problem: Pipeline, level: int, member: Paces, starts: int) -> None:
+    def __init__(
+        self, problem: Pipeline, level: int, member: Paces, starts: int, oracle: Oracle[tuple[Stage, ...]]
+    ) -> None:
         members = problem.levels[level].members
         weights = problem.weights[None, :] - problem.weights[:, None]
         single = [problem.replicated(level, replicas, member, weights) for replicas in range(1, members + 1)]
@@ -71,18 +71,18 @@ class _Level:
         behind = [np.maximum(one, message) for one in single]
         self.paces: list[Paces] = []
         self.cuts: list[tuple[NDArray[np.int64], NDArray[np.int64]]] = []
-        self.priced = 0
         for count in range(1, members + 1):
             best = single[count - 1][:starts].copy()
             cut, replicas = np.full(best.shape, _ONE), np.full(best.shape, count)
             for own in range(1, count):
+                oracle.check()
                 before = self.paces[count - own - 1]
                 for middle in np.flatnonzero(np.isfinite(before).any(axis=0)):
                     pace = np.maximum(before[:, middle, None], behind[own - 1][middle])
                     better = pace < best
                     best[better], cut[better], replicas[better] = pace[better], middle, own
-                    self.priced += pace.size
-            self.priced += best.size
+                    oracle.priced(pace.size)
+            oracle.priced(best.size)
             self.paces.append(best)
             self.cuts.append((cut, replicas))
 

@@ -106,8 +106,16 @@ class Answer(Tabular):
 
     @property
     def chosen(self) -> Candidate | None:
-        """Of the ties the simplest (fewest ways to split), or the one with the fewest changes from a given plan; then the best."""
-        return self._simplest(self.ties)
+        """Of the ties the simplest (fewest ways to split) that no other beats, or the one with the fewest changes from a given plan; then
+        the best."""
+        if self.like:
+            return self._simplest(self.ties)
+        return self._simplest([one for one in self.ties if not any(self._beats(other, one) for other in self.ties)])
+
+    def _beats(self, other: Candidate, one: Candidate) -> bool:
+        """Whether a plan is better than another in what was asked for, time, memory and GPUs at once."""
+        ours, theirs = ((c.value(self.objective), c.step_time, c.peak_memory, c.gpus) for c in (one, other))
+        return theirs != ours and all(b <= a for a, b in zip(ours, theirs, strict=True))
 
     def nearly_best(self, part: float) -> Candidate | None:
         """As `chosen`, of the plans that are worse than the best by no more than this part."""
@@ -304,7 +312,7 @@ class Answer(Tabular):
             if first.runs
             else f"NOTHING of this kind ({first.kind}) was ever measured: trust the order less than the band says"
         )
-        told = "the smallest change from the plan given" if self.like else "the simplest of the ties"
+        told = "the smallest change from the plan given" if self.like else "the simplest that no tie beats"
         below = (
             f"within the band of the best, so not to be told apart: {len(self.ties)} of these; chosen: {told}",
             *([trust] if first.runs else []),

@@ -34,6 +34,9 @@ def explain(
     within = whole and any(key[: len(at)] == at for key in given)
     if within or any(at[:n] in given for n in range(1, len(at) + 1)):
         line, where = 0, "--set"
+    table = at[:-1]
+    if kind == "missing" and table and table not in lines and any(key[: len(table)] == table for key in given):
+        where = "--set"
     if kind == "missing":
         return line, f"{where}: {MISSING}", path
     if not at:
@@ -68,6 +71,8 @@ def _rule(item: ErrorDetails) -> str:
     """Return what is allowed, from one pydantic error."""
     kind, value, context = item["type"], item["input"], item.get("ctx", {})
     got = f", got {kind_of(value)}"
+    if isinstance(value, float) and value.is_integer():
+        got = f", got {value:g} as a fraction: write {int(value)}"
     texts = {
         "int_type": f"expected a whole number such as 8{got}",
         "int_from_float": f"expected a whole number such as 8{got}",

@@ -175,7 +175,7 @@ def _brief(kind: str, name: str) -> str:
     data = read_toml(find_spec(kind, name))
     peaks = data.get("peak_flops")
     templates: dict[str, Callable[[], str]] = {
-        "models": lambda: f"{_shape(data)}, {_rounded(data.get('parameters_published', ''))}",
+        "models": lambda: ", ".join(filter(None, (_shape(data), _rounded(data.get("parameters_published", ""))))),
         "gpus": lambda: (
             f"{data['memory']}, {data['memory_bandwidth']}, bf16 {peaks.get('bf16', '-') if peaks else '-'}"
         ),

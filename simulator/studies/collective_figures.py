@@ -171,7 +171,7 @@ class CollectiveFigures(Tabular):
             f"{show(time.seconds, 's')} (80 % band: {show(low, 's')} to {show(high, 's')})",
             lines=(
                 f"bus bandwidth {show(self.bus_bandwidth, 'B/s')}, algorithm bandwidth {show(self.algorithm_bandwidth, 'B/s')}",
-                f"algorithm {time.algorithm}, protocol {time.protocol}; {self.place.text}",
+                f"algorithm {time.algorithm}, protocol {time.protocol}; {_where(self.place)}",
                 *([f"by {time.method}"] if time.method.why else []),
                 *self._through_ports(),
                 f"profile {time.profile} ({known}), spread of its class {time.price_class}: {percent(time.sigma)}",
@@ -203,6 +203,23 @@ def kind_named(text: str) -> str:
     """
     plain = {kind.replace("_", ""): kind for kind in KINDS}
     return plain.get(text.lower().replace("_", "").replace("-", ""), text)
+
+
+def _where(place: GroupPlacement) -> str:
+    """As `text` of a place, which speaks of a job's replicas."""
+    return place.text.replace("replicas", "groups")
+
+
+def _nearest(ranks: int, nodes: int, node_size: int, chosen: bool) -> str:
+    """Ranks and nodes that go together, close to those that do not; `chosen`: the nodes were."""
+    if ranks < 1 or nodes < 1:
+        return "--ranks 1"
+    each = min(node_size, max(1, round(ranks / nodes)))
+    ways = [f"--ranks {each * nodes}"]
+    if chosen:
+        counts = (ranks // share for share in range(1, node_size + 1) if ranks % share == 0)
+        ways.insert(0, f"--nodes {min(counts, key=lambda count: (abs(count - nodes), count))}")
+    return ", or ".join(ways)
 
 
 def collective_figures(
@@ -242,7 +259,7 @@ def collective_figures(
     if ranks < 1 or count < 1 or ranks % count or ranks // count > node_size:
         raise PlanError(
             f"ranks must lie evenly on nodes of {node_size} GPUs, but {ranks} ranks on {count} nodes do not. Nearest: "
-            f"{max(1, min(ranks, node_size))} ranks on one node, or a multiple of {node_size} without --nodes"
+            f"{_nearest(ranks, count, node_size, nodes is not None)}"
         )
     whole = load_cluster(cluster, count * node_size)
     if backend not in BACKENDS:
@@ -328,7 +345,7 @@ def table_sections(rows: Sequence[CollectiveFigures]) -> list[Section]:
     reasons = [row.why for row in rows if row.why]
     return [
         Section(
-            title=f"{first.kind} over {_ranks(first.place)} of {first.cluster}, {first.place.text}; profile "
+            title=f"{first.kind} over {_ranks(first.place)} of {first.cluster}, {_where(first.place)}; profile "
             f"{first.time.profile}{known}",
             table=Table(
                 headings=("message", "time", "80 % band", "algorithm", "protocol", "algbw", "busbw", ""),

@@ -15,8 +15,10 @@ from simulator.job import job_from_names
 from simulator.processes import processes_of
 from simulator.simulation import simulate_job
 
-__all__ = ["Crew", "cluster_crew", "local_crew"]
+__all__ = ["MOST_PROCESSES", "Crew", "cluster_crew", "local_crew"]
 
+MOST_PROCESSES = 1024
+"""Of one machine: each holds a simulator of its own."""
 _TIMES = 3
 """How often a block that took its worker down is tried before it is given up."""
 _AWAY = 60.0
@@ -104,14 +106,16 @@ class _Hands:
             return future
 
 
-def local_crew(processes: int) -> Crew:
-    """Return processes of this machine.
+def local_crew(processes: int, points: int = MOST_PROCESSES) -> Crew:
+    """Return processes of this machine, no more than there are points.
 
     Raises:
-        SpecError: fewer than one.
+        SpecError: fewer than one, or more than a machine takes.
     """
-    if processes < 1:
-        raise SpecError(f"--processes: expected 1 or more, got {processes}")
+    if not 1 <= processes <= MOST_PROCESSES:
+        raise SpecError(f"--processes: expected 1 or more, at most {MOST_PROCESSES:,}, got {processes:,}")
+
+    processes = min(processes, max(points, 1))
 
     def start() -> tuple[Executor, Callable[[bool], Any]]:
         _warm()

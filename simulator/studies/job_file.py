@@ -91,7 +91,7 @@ def _plan(job: Job, chosen: Mapping[str, object]) -> dict[str, object]:
 
 def _said(name: str, value: object) -> bool:
     """Whether a choice is written: recompute always, others where they are not off."""
-    return name == "recompute" or value not in (None, False, 0, 1) or (name == "zero_stage" and bool(value))
+    return name == "recompute" or value is True or value not in (None, 0, 1) or (name == "zero_stage" and bool(value))
 
 
 def _data(

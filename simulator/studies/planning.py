@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any
 
-from simulator.errors import PlanError, SpecError, UnknownNameError
+from simulator.errors import PlanError, SimulatorError, SpecError, UnknownNameError
 from simulator.importers.cost_graphs import read_cost_graph
 from simulator.job import load_job
 from simulator.partition.words import read_mesh
@@ -27,9 +27,12 @@ from simulator.studies.layout_question import model_named
 from simulator.studies.model_ways import make_meshes
 from simulator.studies.replica_costs import make_unlike_replicas
 from simulator.units import show
+from simulator.workload.cost_graph import CostGraph
 
 __all__ = ["ALL", "Asked", "Planned", "chosen_planners", "make_problem", "plan"]
 
+MOST_DEVICES = 2048
+"""Beyond, planners' tables outgrow a machine: they have an entry for every device and cut, or for every device and operator."""
 ALL = "all"
 """Every planner that solves the problem, but for those that try all plans."""
 
@@ -172,12 +175,17 @@ def make_problem(name: str, of: str, asked: Asked) -> Problem[Any]:
     """
     if name not in _MAKERS:
         raise UnknownNameError("problem", name[:100], _MAKERS)
+    if min(asked.devices, default=1) < 1 or math.prod(asked.devices) > MOST_DEVICES:
+        raise SpecError(
+            f"--devices: there are 1 device or more, and at most {MOST_DEVICES:,} in all, got "
+            f"{','.join(map(str, asked.devices))[:80]}"
+        )
     known, make = _MAKERS[name]
     given = {field.name for field in fields(asked) if getattr(asked, field.name) != field.default}
     idle = sorted(_OPTIONS[field] for field in given - known)
     if idle:
         takes = ", ".join(_OPTIONS[field] for field in _OPTIONS if field in known) or "a job alone"
-        raise SpecError(f"a {name} is asked with {takes}; {' and '.join(idle)} would have no effect: leave it out")
+        raise SpecError(f"{name} is asked with {takes}; {' and '.join(idle)} would have no effect: leave it out")
     return make(of, asked)
 
 
@@ -193,9 +201,7 @@ def _one_level(what: str, asked: Asked) -> tuple[int | None, float | None]:
 
 def _placement(of: str, asked: Asked) -> Placement:
     devices, bandwidth = _one_level("a placement has", asked)
-    return make_placement(
-        read_cost_graph(of), devices=devices, hosts=asked.hosts, memory=asked.memory, bandwidth=bandwidth
-    )
+    return make_placement(_cost_graph(of), devices=devices, hosts=asked.hosts, memory=asked.memory, bandwidth=bandwidth)
 
 
 def _levels(asked: Asked, more: str = "") -> tuple[Level, ...]:
@@ -208,14 +214,14 @@ def _levels(asked: Asked, more: str = "") -> tuple[Level, ...]:
 
 
 def _pipeline(of: str, asked: Asked) -> Pipeline:
-    return make_pipeline(read_cost_graph(of), _levels(asked), asked.transfers)
+    return make_pipeline(_cost_graph(of), _levels(asked), asked.transfers)
 
 
 def _drained(of: str, asked: Asked) -> Drained:
     levels = _levels(asked, " --microbatches 16")
     if asked.microbatches is None:
         raise SpecError("a pipeline that drains needs the microbatches of a step. Way out: --microbatches 16")
-    return make_drained(read_cost_graph(of), levels, asked.microbatches, asked.transfers)
+    return make_drained(_cost_graph(of), levels, asked.microbatches, asked.transfers)
 
 
 def _synchronous(of: str, asked: Asked) -> Synchronous:
@@ -225,12 +231,12 @@ def _synchronous(of: str, asked: Asked) -> Synchronous:
             "Way out: --devices 8 --bandwidth '1 GB/s' --microbatches 16"
         )
     level = Level(asked.devices[0], asked.bandwidths[0])
-    return make_synchronous(read_cost_graph(of), level, asked.microbatches, asked.transfers)
+    return make_synchronous(_cost_graph(of), level, asked.microbatches, asked.transfers)
 
 
 def _hybrid(of: str, asked: Asked) -> Hybrid:
     devices, bandwidth = _one_level("stages with tensor parallelism have", asked)
-    return make_hybrid(read_cost_graph(of), devices, asked.memory, bandwidth, asked.microbatches)
+    return make_hybrid(_cost_graph(of), devices, asked.memory, bandwidth, asked.microbatches)
 
 
 def _on_meshes(of: str, asked: Asked) -> Meshes:
@@ -306,12 +312,29 @@ def chosen_planners(names: list[str], problem: Problem[Any]) -> list[Planner[Any
     return chosen
 
 
+def _cost_graph(of: str) -> CostGraph:
+    try:
+        return read_cost_graph(of)
+    except UnknownNameError as error:
+        try:
+            model_named(of)
+        except SimulatorError:
+            raise error from None
+        raise SpecError(
+            f"{of!r} is a model, and a placement or pipeline is of a graph of costs (such as bert24_training, vgg16). Way out: "
+            "--problem meshes or layout, which take a model, or the file of a graph"
+        ) from None
+
+
 def plan(graph: str, problem: Problem[Any], planners: list[Planner[Any]], budget: Budget, seed: int) -> Planned:
     """Return what planners find, each with a budget of its own.
 
     Raises:
         PlanError: none of them finds a plan.
+        SpecError: the seed is none.
     """
+    if not 0 <= seed < 2**63:
+        raise SpecError(f"a seed is a whole number from 0 to 2^63 - 1, but is {seed}")
     found, failed = [], []
     for planner in planners:
         try:

@@ -191,6 +191,11 @@ def schedule_figures(
     schedule = SCHEDULES.get(name)
     shape = Shape(ranks, microbatches, chunks_per_rank)
     check_times({"forward": forward, "input_grad": input_grad, "weight_grad": weight_grad, "transfer": transfer})
+    if not any(np.any(np.asarray(time)) for time in (forward, input_grad, weight_grad)):
+        raise PlanError(
+            "a schedule shows who waits for whom, but no action of it takes time: forward, input_grad and weight_grad are 0. "
+            "Way out: one of them above 0"
+        )
     check_actions(ranks, microbatches, chunks_per_rank)
     steps = _steps(schedule, shape)
     placement, order, pattern = ordered(schedule, shape, steps)

@@ -46,6 +46,7 @@ class Sweep(Tabular):
         places: of each point's row in the journal, by number; below 0 where there is none.
         best: the quickest point that fits, with its settings.
         counts: points by status: "ok", "refused" (with the rule) or "failed" (a fault, or a worker that was lost).
+        first: of each of the last two, the point of the lowest number, and why.
         found: how many of them were there before; `seconds`: that the others took.
         stopped: whether Ctrl-C stopped it before all points were there.
     """
@@ -55,6 +56,7 @@ class Sweep(Tabular):
     places: np.ndarray[Any, Any]
     best: dict[str, Any] | None
     counts: dict[str, int]
+    first: dict[str, tuple[int, str]]
     found: int
     seconds: float
     stopped: bool = False
@@ -93,6 +95,8 @@ class Sweep(Tabular):
         if best is not None:
             settings = set_options(self.study.settings_to_run(best["point"]))
             lines.append(f"the quickest that fits: {show(best['step_time_s'], 's')}: {settings}")
+        for status, (number, reason) in sorted(self.first.items()):
+            lines.append(f"{status}, the first: {set_options(self.study.settings(number))}: {reason}")
         lines += ["stopped; --resume goes on"] if self.stopped else []
         return [Section(title=f"{self.study.name}: {show(self.seconds, 's')}", lines=tuple(lines))]
 
@@ -130,6 +134,7 @@ def run_sweep(study: Study, journal: Journal, crew: Crew, tell: Callable[[str], 
         places=kept.places,
         best=kept.best,
         counts=dict(kept.counts),
+        first=kept.first,
         found=found,
         seconds=time.monotonic() - started,
         stopped=stopped,
@@ -143,6 +148,7 @@ class _Kept:
         self._study, self._journal, self._origin = study, journal, study.origin()
         self.places = np.full(study.size, -1, np.int64)
         self.counts: Counter[str] = Counter()
+        self.first: dict[str, tuple[int, str]] = {}
         self.best: dict[str, Any] | None = None
         number_of: Callable[[str], int | None] | None = None
         for place, key, row in journal.entries():
@@ -165,6 +171,9 @@ class _Kept:
     def _add(self, number: int, row: dict[str, Any], place: int) -> None:
         self.places[number] = place
         self.counts[row["status"]] += 1
+        if row["status"] != "ok":
+            why = number, str(row["reason"])
+            self.first[row["status"]] = min(why, self.first.get(row["status"], why))
         best = self.best
         if row.get("fits") and (best is None or (row["step_time_s"], number) < (best["step_time_s"], best["point"])):
             self.best = _row(self._study, number) | row

@@ -12,10 +12,14 @@ prices, trace and memory is hashed (digest.py).  Digests of a base are kept in b
 from __future__ import annotations
 
 import argparse
+import contextlib
+import io
 import json
 import os
+import signal
 import subprocess
 import sys
+import tarfile
 import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Iterator
@@ -31,6 +35,17 @@ def _git(*words: str) -> str:
     return subprocess.run(("git", *words), cwd=ROOT, check=True, capture_output=True, text=True).stdout.strip()
 
 
+@contextlib.contextmanager
+def _checkout(revision: str) -> Iterator[Path]:
+    """A revision's files in a folder of their own, gone afterwards; the repository does not know of them, whatever kills this process."""
+    with tempfile.TemporaryDirectory(prefix="dtsim-replay-") as folder:
+        files = subprocess.run(("git", "archive", revision), cwd=ROOT, check=True, capture_output=True).stdout
+        tree = Path(folder) / "base"
+        with tarfile.open(fileobj=io.BytesIO(files)) as archive:
+            archive.extractall(tree, filter="data")
+        yield tree
+
+
 def of_base(revision: str, words: str, processes: int) -> Digests:
     """Return the digests of a revision: from build/replay, or made in a checkout of it."""
     commit = _git("rev-parse", revision)
@@ -38,13 +53,8 @@ def of_base(revision: str, words: str, processes: int) -> Digests:
     if kept.exists():
         known: Digests = json.loads(kept.read_text())
         return {name: found for name, found in known.items() if words in name}
-    with tempfile.TemporaryDirectory() as folder:
-        tree = Path(folder) / "base"
-        _git("worktree", "add", "--detach", "--quiet", str(tree), commit)
-        try:
-            found = _in_tree(tree, words, processes)
-        finally:
-            _git("worktree", "remove", "--force", str(tree))
+    with _checkout(commit) as tree:
+        found = _in_tree(tree, words, processes)
     if not words:
         kept.parent.mkdir(parents=True, exist_ok=True)
         kept.write_text(json.dumps(found))
@@ -101,13 +111,8 @@ def report(base: Digests, here: Digests) -> int:
 
 def show(base: str, words: str) -> None:
     """Print the first differing value of each column of the first case that holds the words."""
-    with tempfile.TemporaryDirectory() as folder:
-        tree = Path(folder) / "base"
-        _git("worktree", "add", "--detach", "--quiet", str(tree), _git("rev-parse", base))
-        try:
-            sides = [_values(root, words) for root in (tree, ROOT)]
-        finally:
-            _git("worktree", "remove", "--force", str(tree))
+    with _checkout(base) as tree:
+        sides = [_values(root, words) for root in (tree, ROOT)]
     for column in sorted(set(sides[0]) & set(sides[1])):
         for i, (a, b) in enumerate(zip(sides[0][column], sides[1][column], strict=False)):
             if a != b:
@@ -150,6 +155,7 @@ def main() -> None:
     parser.add_argument("--values", action="store_true", help="print the values of the first case and stop")
     parser.add_argument("--write-figures", action="store_true")
     asked = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # so that folders are cleared away
     if asked.values:
         _print_values(asked.only)
         return

@@ -71,3 +71,30 @@ def test_more_gpus_than_a_cluster_may_have_are_told_as_such(dtsim: Dtsim) -> Non
     assert (code, out) == (2, "")
     assert "the number of GPUs must be a whole number from 1 to" in error
     assert "evenly" not in error
+
+
+@pytest.mark.parametrize(
+    ("asked", "nearest"),
+    [
+        ("--ranks 16 --nodes 3", "--nodes 2, or --ranks 15"),
+        ("--ranks 16 --nodes 1", "--nodes 2, or --ranks 8"),
+        ("--ranks 16 --nodes 99", "--nodes 16, or --ranks 99"),
+        ("--ranks 9999", "--ranks 10000"),
+        ("--ranks 0", "--ranks 1"),
+    ],
+)
+def test_ranks_that_no_nodes_hold_evenly_name_what_does(dtsim: Dtsim, asked: str, nearest: str) -> None:
+    words = ("collective", "all_reduce", "--size", "1MiB", "--cluster", "dgx_h100")
+    code, _, error = dtsim(*words, *asked.split())
+    assert 2 == code
+    assert f"do not. Nearest: {nearest}\n" in error
+    for way in nearest.split(", or "):
+        kept = asked.split()
+        option, value = way.split()
+        kept[kept.index(option) + 1] = value
+        assert 0 == dtsim(*words, *kept)[0]
+
+
+def test_groups_side_by_side_are_called_so(dtsim: Dtsim) -> None:
+    words = ("--size", "1GiB", "--cluster", "dgx_h100", "--ranks", "8", "--groups", "2", "--nodes", "2")
+    assert "2 of 2 groups leave the node" in dtsim("collective", "all_reduce", *words)[1]

@@ -65,7 +65,7 @@ def test_every_verb_has_examples() -> None:
 def test_names_and_settings_are_completed() -> None:
     assert "gpt3_175b" in completion.jobs("gpt3")
     assert "llama3_70b" in completion.models("llama3_7")
-    assert ["dgx_h100"] == completion.clusters("dgx_h")
+    assert ["dgx_h100", "dgx_h200"] == completion.clusters("dgx_h")
     assert ["gpipe,chimera_doubling"] == completion.schedules("gpipe,chimera_d")
     assert {"cluster.nodes=", "cluster.nics="} <= set(completion.settings("cluster.n"))
 

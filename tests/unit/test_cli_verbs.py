@@ -347,6 +347,10 @@ def test_list_and_show_cover_every_kind(dtsim: Dtsim) -> None:
             assert answer(dtsim("show", kind, name, "--json"))["name"]
 
 
+def test_lines_of_a_list_end_with_words(dtsim: Dtsim) -> None:
+    assert not [line for line in dtsim("list", "models")[1].splitlines() if line.rstrip().endswith(",")]
+
+
 def test_show_gives_units_sources_and_what_follows(dtsim: Dtsim) -> None:
     code, out, _ = dtsim("show", "gpu", "a100")
     assert 0 == code

@@ -19,6 +19,7 @@ from simulator.simulation import simulate_job
 from simulator.specs.written import spec_toml
 from simulator.studies.job_file import write_job
 from simulator.workload.model import load_model
+from tests.command import Dtsim
 
 
 def again(
@@ -198,3 +199,9 @@ def test_deepspeed_is_told_whether_it_reduces_beside_the_backward_pass(
     in_code = tuple(setting for line in elsewhere for setting in line.settings)
     lost = lost_on_the_way(job, text, ".json", in_code)
     assert not [one for one in lost if one.startswith(("overlap_gradients", "they cannot"))]
+
+
+def test_a_recompute_that_torchtitan_lacks_is_named_without_a_gap(dtsim: Dtsim) -> None:
+    code, _, said = dtsim("export", "torchtitan", "gpt3_175b")
+    assert 2 == code
+    assert "torchtitan has no recompute = 'selective'. Way out: " in said

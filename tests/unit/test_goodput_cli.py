@@ -249,3 +249,46 @@ def test_checkpoints_in_memory_need_no_word_on_the_file_system(tmp_path: Path, d
         'checkpoint.persist_write="3 h"',
     )
     assert told["goodput"] == found["goodput"]
+
+
+def test_sites_draw_what_all_of_them_draw_and_less_while_they_exchange(dtsim: Dtsim) -> None:
+    def watts(*settings: str) -> tuple[float, str]:
+        asked = [word for one in settings for word in ("--set", one)]
+        code, text, said = dtsim("goodput", "gpt3_13b_2xdgx_a100", "--samples", "1", "--no-levers", *asked)
+        assert 0 == code, said
+        found = re.search(r"([\d.]+) (k?)W while it trains", text)
+        assert found
+        return float(found[1]), text
+
+    sites = ("sites.count=2", "sites.latency=10 ms")
+    alone, _ = watts()
+    quick, _ = watts(*sites, "sites.bandwidth=100 TB/s")
+    slow, text = watts(*sites, "sites.bandwidth=1 Gb/s")
+    assert quick == pytest.approx(2 * alone, rel=0.02)
+    assert alone < slow < 0.8 * quick
+    assert re.search(r"per step \([\d.]+ s of it between sites; a site's own: band ", text)
+
+
+def test_checkpoints_that_nothing_needs_are_said_to_be_none(dtsim: Dtsim) -> None:
+    asked = ("goodput", "gpt3_13b_2xdgx_a100", "--samples", "1", "--no-levers", "--set", "checkpoint.write=60 s")
+    text = dtsim(*asked)[1]
+    assert "none is taken, for nothing stops the job" in text
+    assert " inf" not in text
+    assert "one every 24,000.0 h of training" in dtsim(*asked, "--set", "checkpoint.interval=1000 d")[1]
+
+
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        (
+            'reliability.maintenance={every="1 d", length="2 d"}',
+            "length must be less than every: windows that meet leave no time to train",
+        ),
+        ("sites.count=2", "error: --set: missing key sites.bandwidth"),
+        ("reliability.crews=1e1", "expected a whole number such as 8, got 10 as a fraction: write 10"),
+    ],
+)
+def test_descriptions_that_cannot_be_name_the_way_out(dtsim: Dtsim, setting: str, said: str) -> None:
+    code, _, err = dtsim("goodput", "gpt3_175b", "--set", setting)
+    assert 2 == code
+    assert said in err

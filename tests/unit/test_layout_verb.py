@@ -161,7 +161,9 @@ def test_a_config_of_another_program_is_a_model(dtsim: Dtsim, tmp_path: Path) ->
     [
         ("--mesh rows", "--mesh: expected NAME=N"),
         ("--mesh rows=2,rows=4", "twice"),
-        ("--mesh rows=0", "--mesh: expected"),
+        ("--mesh rows=0", "--mesh: axis 'rows' has a whole number of ranks, 1 or more, got '0'"),
+        ("--mesh rows=1e3", "--mesh: axis 'rows' has a whole number of ranks, 1 or more, got '1e3'"),
+        ("--mesh tensor=99999999999", "--mesh: a mesh has at most 10,000,000 ranks, got tensor=99999999999"),
         ("--mesh rows=99999999,cols=999", "at most"),
         ("--mesh cols=2 --map ffn", "--map: expected DIM=NAME"),
         ("--mesh cols=2 --map ffn=rows", "no mesh axis 'rows'"),

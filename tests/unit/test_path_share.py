@@ -60,6 +60,14 @@ def test_a_prediction_says_so() -> None:
     assert any("70.0 % of a card" in line for line in sure_section(told).lines)
 
 
+def test_nodes_of_h200_behind_described_switches_lose_nothing() -> None:
+    assert load_cluster("dgx_h200", 64).node == load_cluster("hgx_h200", 64).node
+    assert seconds("all_gather", load_cluster("dgx_h200", 64)) == seconds("all_gather", load_cluster("dgx_h100", 64))
+    assert seconds("all_gather", load_cluster("dgx_h200", 64)) < 0.9 * seconds(
+        "all_gather", load_cluster("hgx_h200", 64)
+    )
+
+
 def row(**given: str) -> Row:
     return {"gpu": "A100-80GB-SXM", "gpus_per_node": "8", "n_gpus": "512", "inter_gbps_per_gpu": "200", **given}
 

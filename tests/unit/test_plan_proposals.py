@@ -78,6 +78,12 @@ def test_init_writes_a_plan_that_is_nearly_the_best_of_its_space(
         assert made.job.plan.expert_parallel > 1
 
 
+def test_init_writes_every_switch_of_the_plan_that_it_chose() -> None:
+    made = write_job("made", "mixtral_8x7b", "rtx_4090_x4")  # dealt-out experts on tensor-parallel ranks need it
+    assert (2, True) == (made.job.plan.tensor_parallel, made.job.plan.sequence_parallel)
+    assert "sequence_parallel = true" in made.text
+
+
 def test_init_says_that_nothing_fits(tmp_path: Path) -> None:
     made = write_job("made", "gpt3_175b", "h100_x8", 8)
     assert not made.prediction.fits

@@ -272,3 +272,14 @@ def test_a_precision_among_others_that_the_gpu_has_not_is_refused(objective: str
     answer = json.loads(out)
     assert answer["disposed"] == {"refused": 1, "memory": 0, "bounded": 0, "simulated": 1}
     assert answer["best"][0]["plan"] == {"workload.precision": "fp16"}
+
+
+def test_the_plan_chosen_is_beaten_by_no_tie(dtsim: Dtsim) -> None:
+    asked = ("search", "gpt3_13b_2xdgx_a100", "--range", "tp=2,4,8", "--range", "zero_stage=0,1,3")
+    answer = json.loads(dtsim(*asked, "--json")[1])
+    first, second = answer["best"][:2]
+    assert first["step_time_s"] < second["step_time_s"]
+    assert first["peak_memory_bytes"] < second["peak_memory_bytes"]
+    assert 2 == len(answer["ties"])  # the second is the simpler, and worse in all that is told
+    assert answer["chosen"] == first
+    assert "chosen: the simplest that no tie beats" in dtsim(*asked)[1]

@@ -104,7 +104,7 @@ def test_a_relative_path_is_not_taken_from_another_folder(here: Path, monkeypatc
     ("line", "message"),
     [
         ('count = "8"', 'thing.toml, line 2: count = "8": expected a whole number such as 8, got text'),
-        ("count = 8.0", "thing.toml, line 2: count = 8.0: expected a whole number such as 8, got a fraction"),
+        ("count = 8.0", "thing.toml, line 2: count = 8.0: expected a whole number such as 8, got 8 as a fraction: write 8"),
         ("count = true", "thing.toml, line 2: count = true: expected a whole number such as 8, got true or false"),
         ("count = 0", "thing.toml, line 2: count = 0: expected at least 1"),
         ("count = -3", "thing.toml, line 2: count = -3: expected at least 1"),

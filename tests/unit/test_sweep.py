@@ -375,13 +375,17 @@ def test_the_command_writes_a_table_and_a_picture(dtsim: Dtsim, study: str, tmp_
     code, _, error = dtsim(*words)
     assert code == 2
     assert "--resume takes them over" in error
-    assert dtsim(*words, "--resume")[0] == 0
+    code, text, _ = dtsim(*words, "--resume")
+    assert code == 0
+    first = "--set workload.sequence_length=1024 --set workload.global_batch_size=8 --set plan.zero_stage=0 "
+    assert f"refused, the first: {first}--set plan.tensor_parallel=3: " in text
 
 
 @pytest.mark.parametrize(
     ("words", "told"),
     [
         (("--processes", "0"), "1 or more"),
+        (("--processes", "999999"), "at most 1,024, got 999,999"),
         (("--scheduler", "tcp://127.0.0.1:9", "--processes", "2"), "Give one of them"),
         (("-o", "out.xlsx"), ".csv"),
         (("--plot", "out.xyz"), "file ending names its format"),
