@@ -258,10 +258,11 @@ def _check_bare(settings: Iterable[str]) -> None:
 
 
 def apply_settings(data: Mapping[str, Any], settings: Iterable[str]) -> dict[str, object]:
-    """Return a job's data with `table.key=value` settings applied; values are read as TOML, else as text.
+    """Return a job's data with `table.key=value` settings applied; values are read as TOML, else as text.  One without a value takes
+    out what the job says, so that the default counts.
 
-    >>> apply_settings({"plan": {"zero_stage": 1}}, ["plan.zero_stage=3", "plan.schedule=chimera"])
-    {'plan': {'zero_stage': 3, 'schedule': 'chimera'}}
+    >>> apply_settings({"plan": {"zero_stage": 1, "data_parallel": 8}}, ["plan.zero_stage=3", "plan.data_parallel="])
+    {'plan': {'zero_stage': 3}}
     """
     out = renamed_tables(copy.deepcopy(dict(data)), "the job")
     for setting in map(renamed, settings):
@@ -277,7 +278,10 @@ def apply_settings(data: Mapping[str, Any], settings: Iterable[str]) -> dict[str
             table = table.setdefault(key, {})
             if not isinstance(table, dict):
                 raise SpecError(f"--set {setting[:80]!r}: {key!r} is a value, not a table of keys")
-        table[keys[-1]] = parse_value(text.strip())
+        if text.strip() or keys[-1] not in table:
+            table[keys[-1]] = parse_value(text.strip())
+        else:
+            del table[keys[-1]]
     return out
 
 

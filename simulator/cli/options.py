@@ -57,7 +57,7 @@ SetOption = Annotated[
     typer.Option(
         "--set",
         metavar="TABLE.KEY=VALUE",
-        help="Change a setting, e.g. plan.tensor_parallel=8. Repeatable.",
+        help="Change a setting, e.g. plan.tensor_parallel=8; plan.data_parallel= takes it out. Repeatable.",
         autocompletion=completion.settings,
     ),
 ]

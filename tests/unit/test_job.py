@@ -62,6 +62,15 @@ def test_a_named_model_can_be_changed() -> None:
     assert "gpt3_175b (changed)" == job.workload.model.name
 
 
+def test_a_setting_without_a_value_takes_out_what_the_job_says() -> None:
+    given = load_job("gpt3_13b_2xdgx_a100")
+    assert (4, 4) == (given.plan.data_parallel, given.plan.tensor_parallel)
+    job = load_job("gpt3_13b_2xdgx_a100", ["plan.data_parallel=", "tp="])
+    assert (None, 1) == (job.plan.data_parallel, job.plan.tensor_parallel)
+    with pytest.raises(SpecError, match="cluster.name"):
+        load_job("gpt3_13b_2xdgx_a100", ["cluster.name="])
+
+
 def test_settings_read_lists_text_and_quantities() -> None:
     data = apply_settings(
         {}, ["plan.layer_split=[1, 2]", "plan.schedule=1f1b", "plan.bucket_size=25 MiB", "plan.p2p='latency'"]
