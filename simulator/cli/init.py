@@ -47,7 +47,9 @@ def command(
     write_text(path, made.text)
     wrote(path)
     p = made.prediction
+    run = f"dtsim run {shlex.quote(f'./{output}' if output.startswith('-') else output)}"
+    fit = f"dtsim fit {shlex.quote(model)} --cluster {shlex.quote(cluster)} --fewest gpus"
     note(
         f"{show(p.step_time, 's')} per step, {show(p.peak_memory, 'B')} of {show(p.capacity, 'B')} on the fullest rank"
-        f"{'' if p.fits else ': does NOT fit'}. Next: dtsim run {shlex.quote(f'./{output}' if output.startswith('-') else output)}"
+        f"{'' if p.fits else ': does NOT fit'}. Next: {run if p.fits else fit}"
     )

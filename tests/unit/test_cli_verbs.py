@@ -337,6 +337,11 @@ def test_init_says_where_it_takes_shorter_sequences(
     assert said == ("8192  # tokens per sequence; the model takes up to 16,384" in path.read_text())
 
 
+def test_init_leads_to_fit_where_nothing_fits(dtsim: Dtsim, tmp_path: Path) -> None:
+    _, _, err = dtsim("init", "--model", "llama3_70b", "--cluster", "rtx_4090_x4", "-o", str(tmp_path / "new.toml"))
+    assert "does NOT fit. Next: dtsim fit llama3_70b --cluster rtx_4090_x4 --fewest gpus" in err
+
+
 def test_list_and_show_cover_every_kind(dtsim: Dtsim) -> None:
     kinds = answer(dtsim("list", "kinds", "--json"))["names"]
     assert {"models", "gpus", "links", "nodes", "clusters", "jobs", "frameworks", "calibrations"} <= set(kinds)
