@@ -67,7 +67,7 @@ def test_a_setting_without_a_value_takes_out_what_the_job_says() -> None:
     assert (4, 4) == (given.plan.data_parallel, given.plan.tensor_parallel)
     job = load_job("gpt3_13b_2xdgx_a100", ["plan.data_parallel=", "tp="])
     assert (None, 1) == (job.plan.data_parallel, job.plan.tensor_parallel)
-    with pytest.raises(SpecError, match="cluster.name"):
+    with pytest.raises(SpecError, match=r"cluster\.name"):
         load_job("gpt3_13b_2xdgx_a100", ["cluster.name="])
 
 
