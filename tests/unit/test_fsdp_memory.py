@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from simulator.hardware.cluster import load_cluster
 from simulator.lowering import lower
 from simulator.plan.plan import Plan
 from simulator.program.program import COMPUTE, Program
+from simulator.simulation import simulate
 from simulator.workload.model import load_model
 from simulator.workload.workload import Workload
 
@@ -63,6 +65,27 @@ def test_the_root_unit_is_reduced_when_the_backward_has_ended(framework: str) ->
         r for r in range(program.size) if program.label(r).startswith("reduce_scatter gradients of embedding + head")
     ]
     assert [program.after[program.after_offsets[r] : program.after_offsets[r + 1]].tolist() for r in head] == [[last]]
+
+
+def test_whole_gradients_of_two_units_stand_at_most() -> None:
+    """The compute stream waits for the reduction before when it starts one: the layer behind waits for the last but one."""
+    program = lowered("torchtitan_eager", recompute="none")
+    reduced = [r for r in range(program.size) if program.label(r).startswith("reduce_scatter gradients of layer")]
+    waited = [
+        set(program.after[program.after_offsets[r] : program.after_offsets[r + 1]].tolist()) for r in backwards(program)
+    ]
+    assert [r in waited[n + 2] for n, r in enumerate(reduced[:-2])] == [True] * 14
+
+
+@pytest.mark.parametrize("schedule", ["zb_h1", "zbv", "one_f_one_b"])
+def test_shorter_sequences_need_no_more_memory(schedule: str) -> None:
+    """Weight gradients apart from their inputs' come faster than they are reduced."""
+    plan = Plan(zero_stage=3, pipeline_parallel=4, schedule=schedule, chunks_per_rank=2 if schedule == "zbv" else 1)
+    peaks = []
+    for tokens in (128, 512, 2048):
+        work = Workload(model=load_model("llama2_13b"), sequence_length=tokens, global_batch_size=128)
+        peaks.append(simulate(work, plan, load_cluster("dgx_h100", 32)).peak_memory)
+    assert peaks == sorted(peaks)
 
 
 def test_activations_come_layer_by_layer() -> None:

@@ -244,6 +244,7 @@ def _shard(
     turned = windows.reduces[action] & (whole != unit)
     t_action, t_row = action[turned], row[turned]
     gather_rows, reduce_rows = _add(rows, parts, (g_part, g_row, g_action, gate), (r_part, made, r_action))
+    _hold_two(rows, following, r_of, reduce_rows)
     drop = np.where(stays[gathers][g_of], g_action + 1, windows.until[g_action])
     return _Added(
         gathers=gather_rows,
@@ -372,6 +373,20 @@ def _add(
     rows.wait(gather_rows[has_gate], gate[has_gate])
     rows.wait(reduce_rows, r_row)
     return gather_rows, reduce_rows
+
+
+def _hold_two(rows: Structure, following: Ints, of: Ints, reduce_rows: Ints) -> None:
+    """Let the backward of the second unit behind one wait until that one's gradients are reduced: whole gradients of two stand at most.
+
+    FSDP2's compute stream waits for the reduction before when it starts one (torch.distributed.fsdp, FSDPParamGroup.post_backward:
+    reduce_scatter_state); DeepSpeed lets two reductions be under way (zero/stage3.py, max_param_reduce_events).
+
+    Args:
+        following: of every unit that is reduced, the backward of the next on its rank, -1 = none.
+        of: of each reduction, its unit's place there.
+    """
+    second = np.where(following >= 0, np.append(following[1:], -1), -1)[of]
+    rows.wait(second[second >= 0], reduce_rows[second >= 0])
 
 
 def _every_part(unit: Ints, parts: tuple[_Part, ...], count: int) -> tuple[Ints, Ints]:
