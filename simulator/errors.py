@@ -30,6 +30,7 @@ __all__ = [
     "SimulatorError",
     "SpecError",
     "UnknownNameError",
+    "check_seed",
     "nearest",
     "nearest_few",
     "refuse",
@@ -121,6 +122,16 @@ def refuse(rule: str, values: str, way: str) -> NoReturn:
         PlanError: always.
     """
     raise PlanError(f"{rule}, but {values}. Way out: {way}.")
+
+
+def check_seed(seed: int) -> None:
+    """Refuse what no generator of random numbers takes.
+
+    Raises:
+        SpecError: it is below 0, or too large.
+    """
+    if not 0 <= seed < 2**63:
+        raise SpecError(f"a seed is a whole number from 0 to 2^63 - 1, but is {seed}")
 
 
 def nearest(name: str, known: Iterable[str], likeness: float = 0.6) -> str | None:

@@ -23,6 +23,7 @@ __all__ = [
     "BYTES_PER_ELEMENT",
     "FP32",
     "GIB",
+    "SCALED_PER_BLOCK",
     "WRITTEN",
     "Bytes",
     "BytesPerSecond",
@@ -48,13 +49,12 @@ BYTES_PER_ELEMENT = {
     "bf16": 2,
     "fp8": 1,
     "int8": 1,
-    "fp8_block": 1,
-    "mxfp8": 1,
     "fp4": 0.5,
-    "mxfp4": 0.5,
-    "nvfp4": 0.5,
 }
-"""Bytes of one element of each number format; fp8_block, mxfp8, mxfp4 and nvfp4 have scales per block beside it."""
+"""Bytes of one element of each number format; scales per block stand beside it."""
+SCALED_PER_BLOCK = {"fp8_block": "fp8", "mxfp8": "fp8", "mxfp4": "fp4", "nvfp4": "fp4"}
+"""Number format that has scales per block -> that of its numbers."""
+BYTES_PER_ELEMENT |= {name: BYTES_PER_ELEMENT[of] for name, of in SCALED_PER_BLOCK.items()}
 
 FP32 = float(BYTES_PER_ELEMENT["fp32"])
 """Bytes of a number in fp32, as sums, statistics and copies in full width are."""

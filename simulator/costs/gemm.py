@@ -23,7 +23,7 @@ from simulator.errors import ProgramError
 from simulator.hardware.compute_coefficients import Clock, GemmCoefficients
 from simulator.hardware.gpu import Gpu, peak_name
 from simulator.program.prices import PriceClass
-from simulator.units import BYTES_PER_ELEMENT
+from simulator.units import BYTES_PER_ELEMENT, SCALED_PER_BLOCK
 
 __all__ = [
     "BENCHMARK_REPEATS",
@@ -112,7 +112,7 @@ def gemm_seconds(
     busy = 2.0 * batch * m * n * k / (peak * compute)
     lasting = compute * np.asarray(repeats, np.float64)
     compute /= clock_share(busy * _draw(dtype, peak, gpu, c), lasting, gpu, c.clock)
-    compute /= np.array([c.scaled_rate if name in ("fp8_block", "mxfp8") else 1.0 for name in dtype])
+    compute /= np.array([c.scaled_rate if SCALED_PER_BLOCK.get(name) == "fp8" else 1.0 for name in dtype])
     compute /= np.where([name == "fp32" for name in dtype], np.asarray(saved, np.float64), 1.0)
 
     outputs = batch * m * n

@@ -262,20 +262,29 @@ def _long(seconds: float) -> str:
 
 
 def training_watts(job: Job, described: Described) -> float:
-    """Return what the facilities of all sites draw while they train [W]: GPUs wait in a kernel while sites exchange."""
+    """Return what the facilities of all sites draw while they train [W]."""
+    return described.sites * _site_watts(job, described, _waiting_watts(job))
+
+
+def _site_watts(job: Job, described: Described, waiting: float) -> float:
+    """What a site's facility draws while it trains; its GPUs wait in a kernel while sites exchange."""
     power = step_power(described.prediction, job.cluster, job.power).facility
     if described.exchange is None:
         return power
-    waiting = facility_watts(load_power_coefficients().waiting * job.cluster.gpu.power, job.cluster, job.power)
     waits = described.exchange.exposed / described.exchange.step
-    return described.sites * (power * (1.0 - waits) + waiting * waits)
+    return power * (1.0 - waits) + waiting * waits
+
+
+def _waiting_watts(job: Job) -> float:
+    """What a site's facility draws while all its GPUs wait in a kernel."""
+    return facility_watts(load_power_coefficients().waiting * job.cluster.gpu.power, job.cluster, job.power)
 
 
 def energy_of(job: Job, described: Described, runs: Runs) -> float:
     """Return the mean energy of the facility over a run [J]: training, waiting in kernels, and idle while it restarts."""
     numbers, cluster = load_power_coefficients(), job.cluster
-    training = training_watts(job, described) / described.sites
-    hanging = facility_watts(numbers.waiting * cluster.gpu.power, cluster, job.power)
+    hanging = _waiting_watts(job)
+    training = _site_watts(job, described, hanging)
     idle = facility_watts(numbers.idle * cluster.gpu.power, cluster, job.power, loaded=False)
     lost = dict(zip(ACCOUNTS, runs.lost.mean(axis=0).tolist(), strict=True))
     trains = float(runs.done.mean()) + lost["rework"] + lost["slow"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from simulator.errors import SpecError
+from simulator.errors import SpecError, check_seed
 from simulator.goodput.answer import Goodput
 from simulator.goodput.describe import Described, describe_run, whole_steps
 from simulator.goodput.file_system import sharing_files
@@ -54,8 +54,7 @@ def goodput(
     """
     if isinstance(samples, bool) or not 1 <= samples <= MOST_SAMPLES:
         raise SpecError(f"samples must be from 1 to {MOST_SAMPLES:,}, but is {samples}")
-    if not 0 <= seed < 2**63:
-        raise SpecError(f"a seed is a whole number from 0 to 2^63 - 1, but is {seed}")
+    check_seed(seed)
     if tokens is None and span is None:
         span = DEFAULT_SPAN
     job, beside = beside_neighbours(job)

@@ -18,7 +18,7 @@ from pydantic import BeforeValidator, Field
 from simulator.errors import UnknownNameError
 from simulator.hardware.gpu import Gpu
 from simulator.specs import Count, Name, NamedSpec, Names, Spec, load_named, names
-from simulator.units import BytesPerSecond, FlopsPerSecond, Seconds, Watts
+from simulator.units import SCALED_PER_BLOCK, BytesPerSecond, FlopsPerSecond, Seconds, Watts
 
 __all__ = [
     "AttentionCoefficients",
@@ -174,8 +174,8 @@ class GemmCoefficients(_Calibration):
     @property
     def narrow_energy(self) -> dict[str, float]:
         """Number format of 8 or 4 bits -> energy of an operation relative to one of 16 bits."""
-        eight, four = ("fp8", "fp8_block", "mxfp8", "int8"), ("fp4", "mxfp4", "nvfp4")
-        return dict.fromkeys(eight, self.fp8_energy) | dict.fromkeys(four, self.fp4_energy)
+        plain = {"fp8": self.fp8_energy, "int8": self.fp8_energy, "fp4": self.fp4_energy}
+        return plain | {name: plain[of] for name, of in SCALED_PER_BLOCK.items()}
 
 
 @functools.lru_cache(maxsize=64)

@@ -145,12 +145,16 @@ class GroupPlacement:
     @property
     def text(self) -> str:
         """How many replicas leave the node, in words."""
+        return self.told("replicas")
+
+    def told(self, groups: str) -> str:
+        """`text` with another word for the groups of a kind."""
         left = "rack" if self.level == "rack" else "node"
         if self.replicas == 1:
             return f"leaves the {left}" if self.leaving else f"in one {self.level}"
         if not self.leaving:
-            return f"all {self.replicas} replicas stay in the {self.level}"
-        return f"{self.leaving} of {self.replicas} replicas leave the {left}"
+            return f"all {self.replicas} {groups} stay in the {self.level}"
+        return f"{self.leaving} of {self.replicas} {groups} leave the {left}"
 
     def inner_bandwidth(self, fabric: Fabric) -> float:
         """Return what one member can send to its peers in the domain, all together, one direction [B/s]."""

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 from pydantic import AfterValidator, model_validator
 
 from simulator.errors import SpecError, nearest
-from simulator.specs import Count, Name, NamedSpec, Names, load_named
-from simulator.units import Bytes, BytesPerSecond, FlopsPerSecond, Hertz, Watts
+from simulator.specs import Count, Listed, Name, NamedSpec, load_named
+from simulator.units import SCALED_PER_BLOCK, Bytes, BytesPerSecond, FlopsPerSecond, Hertz, Watts
 
 __all__ = ["DTYPES", "Gpu", "load_gpu", "peak_name"]
 
-BLOCK_SCALED = ("mxfp8", "mxfp4", "nvfp4")
+BlockScaled = Literal["mxfp8", "mxfp4", "nvfp4"]
+BLOCK_SCALED: tuple[str, ...] = get_args(BlockScaled)
 """Formats that are multiplied where the matrix unit itself applies their scales; fp8_block's are applied by the kernel."""
 DTYPES = ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "fp4", "int8")
 """Number formats a peak can be given for; fp32 is without tensor cores."""
@@ -64,15 +65,12 @@ class Gpu(NamedSpec):
     power: Watts
     boost_clock: Hertz
     transposes_narrow: bool = True
-    block_scaled: Names = ()
+    block_scaled: Annotated[tuple[BlockScaled, ...], Listed] = ()
 
     @model_validator(mode="after")
     def _check(self) -> Gpu:
         if not {"fp32", "fp16", "bf16"} & set(self.peak_flops):
             raise ValueError("peak_flops must give at least one of fp32, fp16, bf16")
-        for name in self.block_scaled:
-            if name not in BLOCK_SCALED:
-                raise ValueError(f"block_scaled: {name!r} is none of {', '.join(BLOCK_SCALED)}")
         if self.memory <= self.driver_memory:
             raise ValueError("memory must be above zero, and above what the driver keeps")
         return self
@@ -112,7 +110,7 @@ def peak_name(dtype: str) -> str:
     >>> peak_name("mxfp8"), peak_name("bf16")
     ('fp8', 'bf16')
     """
-    return {"fp8_block": "fp8", "mxfp8": "fp8", "mxfp4": "fp4", "nvfp4": "fp4"}.get(dtype, dtype)
+    return SCALED_PER_BLOCK.get(dtype, dtype)
 
 
 def load_gpu(name: str) -> Gpu:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -110,12 +111,10 @@ class Answer(Tabular):
         the best."""
         if self.like:
             return self._simplest(self.ties)
-        return self._simplest([one for one in self.ties if not any(self._beats(other, one) for other in self.ties)])
-
-    def _beats(self, other: Candidate, one: Candidate) -> bool:
-        """Whether a plan is better than another in what was asked for, time, memory and GPUs at once."""
-        ours, theirs = ((c.value(self.objective), c.step_time, c.peak_memory, c.gpus) for c in (one, other))
-        return theirs != ours and all(b <= a for a, b in zip(ours, theirs, strict=True))
+        ties = self.ties
+        worth = [(one.value(self.objective), one.step_time, one.peak_memory, one.gpus) for one in ties]
+        beaten = [any(theirs != ours and _no_worse(theirs, ours) for theirs in worth) for ours in worth]
+        return self._simplest([one for one, worse in zip(ties, beaten, strict=True) if not worse])
 
     def nearly_best(self, part: float) -> Candidate | None:
         """As `chosen`, of the plans that are worse than the best by no more than this part."""
@@ -165,7 +164,8 @@ class Answer(Tabular):
 
     def tables(self) -> dict[str, Records]:
         """`best`: the best plans; `plans`: all that were simulated; `pareto`: of these, what none beats; `choices`: what each costs."""
-        marks = {one.point.number: {"chosen": one is self.chosen, "tie": True} for one in self.ties}
+        chosen = self.chosen
+        marks = {one.point.number: {"chosen": one is chosen, "tie": True} for one in self.ties}
         plain = {"chosen": False, "tie": False}
         return {
             "best": lambda: [one.record() | marks.get(one.point.number, plain) for one in self.best[: self.top]],
@@ -178,6 +178,7 @@ class Answer(Tabular):
         """Return the JSON answer of `dtsim search`."""
         from simulator import __version__
 
+        chosen = self.chosen
         return {
             "schema_version": SCHEMA_VERSION,
             "kind": "search",
@@ -197,7 +198,7 @@ class Answer(Tabular):
             "seconds": self.seconds,
             "best": [one.to_dict() for one in self.best[: self.top]],
             "ties": [one.point.number for one in self.ties],
-            "chosen": self.chosen.to_dict() if self.chosen else None,
+            "chosen": chosen.to_dict() if chosen else None,
             "pareto": [one.to_dict() for one in self.pareto],
             "choices": [
                 {
@@ -290,7 +291,7 @@ class Answer(Tabular):
                 why = f"{all_are}; most often: {common}" if common else "No plan was looked at."
                 return [Section(title="no plan", lines=(why,))]
             return [Section(title=self.lack, lines=(f"nearest: {_plan(near)}: {near.room}",))]
-        names = list(self.space.ranges)
+        names, chosen, ties = list(self.space.ranges), self.chosen, self.ties
         rows = tuple(
             (
                 *_cells(one, names),
@@ -300,12 +301,12 @@ class Answer(Tabular):
                 percent(one.fit_probability),
                 *(() if one.price is None else (f"{one.price:.3g} $",)),
                 *((shown(one, self.objective),) if self._apart else ()),
-                "chosen" if one is self.chosen else "tie" if one in self.ties else "",
+                "chosen" if one is chosen else "tie" if one in ties else "",
             )
             for one in self.best[: self.top]
         )
         heads = (*(short(name) for name in names), "step", "80 % band", "fullest rank", "fits")
-        first = self.chosen or self.best[0]
+        first = chosen or self.best[0]
         heads = (*heads, *(() if first.price is None else ("price",)), *((self.objective,) if self._apart else ()), "")
         trust = (
             f"runs of this kind ({first.kind}): median error {percent(first.median_error)}, {first.runs} runs of {first.sources} sources"
@@ -432,13 +433,14 @@ def _parts(one: Candidate) -> float:
 
 def pareto_front(candidates: Sequence[Candidate]) -> tuple[Candidate, ...]:
     """Return the candidates that no other beats in time, memory, GPUs and price of a step at once; by time."""
-    out: list[Candidate] = []
+    out: list[tuple[Candidate, tuple[float, ...]]] = []
     for one in sorted(candidates, key=lambda c: (c.step_time, c.peak_memory, c.gpus, c.point.number)):
-        if not any(
-            other.peak_memory <= one.peak_memory
-            and other.gpus <= one.gpus
-            and (other.price or 0.0) <= (one.price or 0.0)
-            for other in out
-        ):
-            out.append(one)
-    return tuple(out)
+        ours = one.step_time, one.peak_memory, one.gpus, one.price or 0.0
+        if not any(_no_worse(theirs, ours) for _, theirs in out):
+            out.append((one, ours))
+    return tuple(one for one, _ in out)
+
+
+def _no_worse(theirs: tuple[float, ...], ours: tuple[float, ...]) -> bool:
+    """Whether one plan is as good as another in everything, where less is better."""
+    return all(map(operator.le, theirs, ours))

@@ -171,7 +171,7 @@ class CollectiveFigures(Tabular):
             f"{show(time.seconds, 's')} (80 % band: {show(low, 's')} to {show(high, 's')})",
             lines=(
                 f"bus bandwidth {show(self.bus_bandwidth, 'B/s')}, algorithm bandwidth {show(self.algorithm_bandwidth, 'B/s')}",
-                f"algorithm {time.algorithm}, protocol {time.protocol}; {_where(self.place)}",
+                f"algorithm {time.algorithm}, protocol {time.protocol}; {self.place.told('groups')}",
                 *([f"by {time.method}"] if time.method.why else []),
                 *self._through_ports(),
                 f"profile {time.profile} ({known}), spread of its class {time.price_class}: {percent(time.sigma)}",
@@ -203,11 +203,6 @@ def kind_named(text: str) -> str:
     """
     plain = {kind.replace("_", ""): kind for kind in KINDS}
     return plain.get(text.lower().replace("_", "").replace("-", ""), text)
-
-
-def _where(place: GroupPlacement) -> str:
-    """As `text` of a place, which speaks of a job's replicas."""
-    return place.text.replace("replicas", "groups")
 
 
 def _nearest(ranks: int, nodes: int, node_size: int, chosen: bool) -> str:
@@ -345,7 +340,7 @@ def table_sections(rows: Sequence[CollectiveFigures]) -> list[Section]:
     reasons = [row.why for row in rows if row.why]
     return [
         Section(
-            title=f"{first.kind} over {_ranks(first.place)} of {first.cluster}, {_where(first.place)}; profile "
+            title=f"{first.kind} over {_ranks(first.place)} of {first.cluster}, {first.place.told('groups')}; profile "
             f"{first.time.profile}{known}",
             table=Table(
                 headings=("message", "time", "80 % band", "algorithm", "protocol", "algbw", "busbw", ""),

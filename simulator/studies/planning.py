@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any
 
-from simulator.errors import PlanError, SimulatorError, SpecError, UnknownNameError
+from simulator.errors import PlanError, SimulatorError, SpecError, UnknownNameError, check_seed
 from simulator.importers.cost_graphs import read_cost_graph
 from simulator.job import load_job
 from simulator.partition.words import read_mesh
@@ -333,8 +333,7 @@ def plan(graph: str, problem: Problem[Any], planners: list[Planner[Any]], budget
         PlanError: none of them finds a plan.
         SpecError: the seed is none.
     """
-    if not 0 <= seed < 2**63:
-        raise SpecError(f"a seed is a whole number from 0 to 2^63 - 1, but is {seed}")
+    check_seed(seed)
     found, failed = [], []
     for planner in planners:
         try:

@@ -18,7 +18,7 @@ from simulator.costs.ranks import Priced, price_ranks
 from simulator.engine import run
 from simulator.engine.noise import Draws, NoisyStep, draw, no_effect, step_times
 from simulator.engine.sampled import Chain, SampledEngine
-from simulator.errors import PlanError, SpecError, refuse
+from simulator.errors import PlanError, SpecError, check_seed, refuse
 from simulator.hardware.jitter import Jitter
 from simulator.job import Job
 from simulator.lowering import lower_resolved, resolve_on
@@ -245,8 +245,7 @@ def described_noise(job: Job, samples: int = DEFAULT_SAMPLES, seed: int = 0) -> 
         )
     if isinstance(samples, bool) or not 1 <= samples <= _MOST_SAMPLES:
         raise SpecError(f"samples must be from 1 to {_MOST_SAMPLES}, but is {samples}")
-    if not 0 <= seed < 2**63:
-        raise SpecError(f"a seed is a whole number from 0 to 2^63 - 1, but is {seed}")
+    check_seed(seed)
     return job.jitter
 
 

@@ -46,9 +46,8 @@ def refuse_other_tasks(row: Row) -> None:
     """
     task, code = text(row, "task").lower(), text(row, "framework").lower()
     known = _ADAPTERS.search(task)
-    other = (_DORA if known else _UNKNOWN).search(
-        f"{code} {task}"
-    )  # PEFT is a library, too, whose adapters a task may name
+    unknown = _DORA if known else _UNKNOWN  # PEFT is a library, too, whose adapters a task may name
+    other = unknown.search(f"{code} {task}")
     if other or not (is_pretraining(task) or trains_all_weights(task) or known):
         what = f"adapters of code {code[:40]!r}" if other and not task else f"task {task!r}"
         raise CannotPlace(

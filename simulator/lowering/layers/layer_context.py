@@ -16,6 +16,7 @@ from simulator.program.calls import Convolved, Product
 from simulator.program.program import COLLECTIVE
 from simulator.remembered import hashed_once
 from simulator.workload.graph import Dim, Kernel
+from simulator.workload.graph import Product as ProductOp
 from simulator.workload.operator import KernelStyle, Operator
 from simulator.workload.precision import Precision
 
@@ -127,10 +128,8 @@ class LayerContext:
         """How a product is divided; errors as of `divide`."""
         key = id(o.op), o.shape
         if key not in self._divisions:
-            self._divisions[key] = (
-                o,
-                divide(self.joined if getattr(o.op, "joined", False) else self.layout, o),
-            )  # who holds the operator keeps its id from being used again
+            layout = self.joined if isinstance(o.op, ProductOp) and o.op.joined else self.layout
+            self._divisions[key] = o, divide(layout, o)  # who holds the operator keeps its id from being used again
         return self._divisions[key][1]
 
     def moved_ways(self, op: Kernel) -> tuple[float, ...]:

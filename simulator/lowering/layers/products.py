@@ -8,7 +8,6 @@ Which it is the layout says (`division.py`), and whether operands come as a whol
 from __future__ import annotations
 
 import math
-from typing import Any
 
 from simulator.lowering.layers.attention import exchange_keys, heads_held
 from simulator.lowering.layers.casts import TRANSPOSED, add_casts
@@ -383,8 +382,16 @@ def _transpose(ctx: LayerContext, rows: Rows, o: Operator, op: Product, d: Divis
         return
     b, _, _, k = d.shape
     size = float(b * sum(d.widths) * k)
-    common: dict[str, Any] = {"read": size, "written": size, "phase": "backward", "part": "input"}
-    rows.add(label=f"{o.label} weight transposed", work="memory_bound", call=TRANSPOSED, dtype=ctx.dtype, **common)
+    rows.add(
+        label=f"{o.label} weight transposed",
+        work="memory_bound",
+        call=TRANSPOSED,
+        dtype=ctx.dtype,
+        read=size,
+        written=size,
+        phase="backward",
+        part="input",
+    )
 
 
 def _rescale(ctx: LayerContext, rows: Rows, label: str, elements: float, part: str) -> None:

@@ -6,6 +6,7 @@ from simulator.errors import PlanError, refuse
 from simulator.lowering.exchanges.base import GradientExchange
 from simulator.plan.plan import Plan
 from simulator.schedules.base import Schedule
+from simulator.units import SCALED_PER_BLOCK
 from simulator.workload.workload import Workload
 
 __all__ = ["check_adapters", "check_offload", "gradients_leave"]
@@ -35,7 +36,7 @@ def check_adapters(workload: Workload, plan: Plan, exchange: GradientExchange) -
             f"lora_rank = {model.lora_rank}",
             "gradient_exchange = 'all_reduce' of another framework",
         )
-    if model.frozen_format == "fp8" and workload.numbers.gemm not in ("fp8", "fp8_block", "mxfp8"):
+    if model.frozen_format == "fp8" and SCALED_PER_BLOCK.get(workload.numbers.gemm, workload.numbers.gemm) != "fp8":
         refuse(
             "frozen_format = 'fp8' is what products in 8 bits read",
             f"precision = {workload.precision!r}",
