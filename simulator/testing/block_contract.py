@@ -165,4 +165,6 @@ class BlockContract:
 
 
 def _product_flops(table: OperatorTable) -> float:
-    return float(sum(flops for work, flops in zip(table.work, table.flops, strict=True) if work == "gemm"))
+    """FLOPs of a table's products, without those that are made again."""
+    rows = zip(table.work, table.phase, table.flops, strict=True)
+    return float(sum(flops for work, phase, flops in rows if work == "gemm" and phase != "recompute"))

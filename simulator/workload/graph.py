@@ -191,6 +191,7 @@ class Op:
         launches, backward_launches: kernels started on the host; `per_expert` more forward, and twice as many backward, for each
             expert of the rank.
         looped: whether it runs once for each expert of the rank, so that its launches are those of one.
+        remade: whether its backward and those of its readers begin with running it again, as nobody keeps what it makes.
     """
 
     label: str
@@ -207,11 +208,12 @@ class Op:
     backward_launches: int = 1
     per_expert: int = 0
     looped: bool = False
+    remade: bool = False
 
     @property
-    def in_turns(self) -> bool:
-        """Whether what it makes is made in turns, so that it runs again before its backward."""
-        return any(t.turns > 1 for t in self.outputs)
+    def runs_twice(self) -> bool:
+        """Whether it runs again in every backward pass: it is remade, or makes something in turns."""
+        return self.remade or any(t.turns > 1 for t in self.outputs)
 
     @property
     def frozen(self) -> bool:

@@ -407,10 +407,10 @@ _table = functools.lru_cache(maxsize=2048)(Rows.table)
 def _backward(
     ctx: LayerContext, model: Model, kind: str, sizes: Sizes, vocabulary: int, graphs: tuple[str, ...]
 ) -> Rows:
-    """What a layer runs backward, whatever it makes again first; what runs in turns goes again by itself."""
+    """What a layer runs backward, whatever it makes again first; what runs twice goes again by itself."""
     rows, part = Rows(f"{kind} backward"), _part(ctx, model, kind, sizes, vocabulary)
     operators = with_kernels(part.operators, ctx.style, _once(ctx))
-    again = [o for o in operators if o.op.in_turns]
+    again = [o for o in operators if o.op.runs_twice]
     _add(ctx, kind, graphs, rows, again, functools.partial(write_forward, phase="recompute"))
     _add(ctx, kind, graphs, rows, operators[::-1], write_backward)
     return rows

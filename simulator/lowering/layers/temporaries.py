@@ -53,6 +53,7 @@ def backward_temporaries(
         return stream, 0.0
     gradients.add(last.op.outputs[0].name, stream)
     most, there = (stream, 0.0), 0.0
+    remade = {t.name for o in part.operators if o.op.remade for t in o.op.outputs}
     for o in reversed(part.operators):
         made = [t.name for t in o.op.outputs if gradients.has(t.name)]
         if not made:
@@ -70,7 +71,9 @@ def backward_temporaries(
             out = o.op.outputs[0]
             new = max(new, _WIDE[o.role] * FP32 * _elements(ctx, out) - out.bytes / ctx.ways(out.dims))
         there += trained_by(ctx, o) * ctx.e if stay else 0.0
-        again = sum(t.standing / ctx.ways(t.dims) for t in (*o.sources, *o.op.outputs) if t.turns > 1)
+        again = sum(
+            t.standing / ctx.ways(t.dims) for t in (*o.sources, *o.op.outputs) if t.turns > 1 or t.name in remade
+        )
         most = max(most, (gradients.level + new + again + scratch(ctx, o, stay), there), key=sum)
         gradients.drop(made)
         gradients.freed += _saved(ctx, o)

@@ -2,11 +2,14 @@
 
 K K' and Q K' [Q, Q, 2 n];  transformed keys and values [Q, n + P, Q];  with the state [Q, P, 2 n];
 the state itself [n, P, Q];  output [Q, P, Q], per value head
+
+Normed queries and keys, values, of as many heads all of them, and the chunks' products are kept; the backward makes all else again
+(fla/ops/gated_delta_rule/chunk.py at bc3b101d: l2norm_fwd; recompute_w_u_fwd and chunk_gated_delta_rule_fwd_h).
 """
 
 from __future__ import annotations
 
-from simulator.workload.blocks.mixer.state_space import StateSpace, pass_states, product
+from simulator.workload.blocks.mixer.state_space import StateSpace, moving, pass_states, product
 from simulator.workload.builder import LayerBuilder
 from simulator.workload.graph import Dim, Keep, Tensor
 from simulator.workload.model import Model
@@ -21,7 +24,7 @@ class Delta(StateSpace):
     source = "Yang et al. 2024, arXiv 2412.06464, section 3.3; chunks as in flash-linear-attention"
     chunk = 64
     per_head, constants = 2, 2
-    bias, shares_norm = False, True
+    bias, shares_norm, remakes_channels = False, True, False
 
     def products(self, model: Model, length: int) -> float:
         """See `StateSpace.products`."""
@@ -39,16 +42,19 @@ class Delta(StateSpace):
             Dim("keys_and_values", m.ssm_state + m.ssm_head_dim),
         )
         inside = g.tensor("chunk products", chunks, heads, chunk, earlier)
-        product(g, "chunk products", x.view(chunks, heads, chunk, twice), x.view(chunks, heads, earlier, twice), inside)
+        normed = g.tensor("normed queries and keys", *g.tokens, heads, twice)
+        moving(g, "norm of queries and keys", (x,), normed, None, None, normed.dims, 1)
+        kept = [normed, x.view(*g.tokens, heads, width), inside.view(*g.tokens, heads, earlier)]
+        left, right = normed.view(chunks, heads, chunk, twice), normed.view(chunks, heads, earlier, twice)
+        product(g, "chunk products", left, right, inside, keeps=tuple([Keep(tensor=tensor) for tensor in kept]))
         changed = g.tensor("transformed keys and values", chunks, heads, chunk, both)
-        kept = Keep(tensor=changed.view(*g.tokens, heads, both))
-        product(g, "chunk transform", inside, x.view(chunks, heads, earlier, both), changed, keep=kept)
+        product(g, "chunk transform", inside, x.view(chunks, heads, earlier, both), changed, normed, remade=True)
         read = g.tensor("what the state held", chunks, heads, chunk, width)
-        left, right = x.view(chunks, heads, chunk, twice), changed.view(chunks, heads, twice, width)
-        product(g, "reading of states", left, right, read)
+        left, right = normed.view(chunks, heads, chunk, twice), changed.view(chunks, heads, twice, width)
+        product(g, "reading of states", left, right, read, remade=True)
         states = g.tensor("states of chunks", chunks, heads, state, width)
         left, right = changed.view(chunks, heads, chunk, state), changed.view(chunks, heads, chunk, width)
-        product(g, "chunk states", left, right, states)
+        product(g, "chunk states", left, right, states, remade=True)
         passed = pass_states(g, states)
         out = g.tensor("scan output", chunks, heads, chunk, width)
         return product(g, "chunk output", inside, changed.view(chunks, heads, earlier, width), out, passed, read)

@@ -2,6 +2,10 @@
 
 C B' in chunks [Q, Q, n] per group;  states B' X [n, P, Q], passed on from chunk to chunk;
 output (masked C B') X and C state [Q, P, Q + n], per head
+
+What goes into the convolution and what comes out of the scan is kept; the backward makes the convolved channels, C B' and the states
+again (mamba_ssm/ops/triton/ssd_combined.py at e9594ce1, MambaSplitConv1dScanCombinedFn and _mamba_chunk_scan_combined_bwd, which also
+forms the output's gradient times X twice; that is counted once here).
 """
 
 from __future__ import annotations
@@ -21,7 +25,7 @@ class Mamba2(StateSpace):
     source = "Dao & Gu 2024, arXiv 2405.21060, section 6; chunks as in mamba_ssm (chunk_size)"
     chunk = 256
     per_head, constants = 1, 3
-    bias, shares_norm = True, False
+    bias, shares_norm, remakes_channels = True, False, True
 
     def products(self, model: Model, length: int) -> float:
         """See `StateSpace.products`."""
@@ -37,11 +41,11 @@ class Mamba2(StateSpace):
         state, width = Dim("state", m.ssm_state), Dim("state_head_dim", m.ssm_head_dim)
         both = Dim("earlier_and_state", chunk.size + m.ssm_state)
         inside = g.tensor("chunk products", chunks, groups, chunk, earlier)
-        product(
-            g, "chunk products", x.view(chunks, groups, chunk, state), x.view(chunks, groups, earlier, state), inside
-        )
+        left, right = x.view(chunks, groups, chunk, state), x.view(chunks, groups, earlier, state)
+        product(g, "chunk products", left, right, inside, remade=True)
         states = g.tensor("states of chunks", chunks, heads, width, state)
-        product(g, "chunk states", x.view(chunks, heads, chunk, width), x.view(chunks, heads, chunk, state), states)
+        left, right = x.view(chunks, heads, chunk, width), x.view(chunks, heads, chunk, state)
+        product(g, "chunk states", left, right, states, remade=True)
         passed = pass_states(g, states)
         out = g.tensor("scan output", chunks, heads, chunk, width)
         left, right = inside.view(chunks, heads, chunk, both), passed.view(chunks, heads, both, width)

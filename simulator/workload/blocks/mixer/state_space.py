@@ -23,7 +23,7 @@ from simulator.workload.builder import LayerBuilder
 from simulator.workload.graph import Dim, HeadSwap, Keep, Kernel, Moves, Product, Tensor
 from simulator.workload.model import Model
 
-__all__ = ["StateSpace", "pass_states", "product"]
+__all__ = ["StateSpace", "moving", "pass_states", "product"]
 
 
 class StateSpace(Mixer):
@@ -40,6 +40,8 @@ class StateSpace(Mixer):
     """Whether the convolution has one."""
     shares_norm: bool
     """Whether all heads share the weights of the norm behind the scan."""
+    remakes_channels: bool
+    """Whether the backward convolves again, so that nobody keeps the convolved channels."""
 
     @abc.abstractmethod
     def products(self, model: Model, length: int) -> float:
@@ -71,14 +73,17 @@ class StateSpace(Mixer):
             projected = _swapped(g, projected, widths, passes=3)
         channels = g.tensor("convolved channels", *tokens, convolved)
         constants = Dim("state_channels", m.ssm_convolved * (m.conv_width + self.bias) + m.ssm_heads * self.constants)
-        _moving(g, "convolution", (projected,), channels, Keep(tensor=projected), constants, channels.dims, 1)
+        kept = Keep(tensor=projected)
+        moving(
+            g, "convolution", (projected,), channels, kept, constants, channels.dims, 1, remade=self.remakes_channels
+        )
         scanned = self.scan(g, channels)
         if g.peers > 1:
             scanned = _swapped(g, scanned.view(*tokens, inner), (m.ssm_inner,), passes=2)
         gated = g.tensor("gated state space output", *tokens, inner)
         kept = Keep(tensor=scanned.view(*tokens, inner), name="scan output")
         scale = Dim("state_head_dim", m.ssm_head_dim) if self.shares_norm else inner
-        _moving(g, "gated norm", (scanned, projected), gated, kept, scale, gated.dims, 2)
+        moving(g, "gated norm", (scanned, projected), gated, kept, scale, gated.dims, 2)
         out = g.tensor("state space out output", *tokens, g.hidden)
         kept = Keep(tensor=gated, name="state space output", element=g.kept, cheap=False)
         return g.linear("state space out", gated, (out,), (inner,), keep=kept, bias=False)[0]
@@ -113,39 +118,55 @@ def _swapped(g: LayerBuilder, x: Tensor, widths: tuple[int, ...], passes: int) -
 
 
 def product(
-    g: LayerBuilder, label: str, left: Tensor, right: Tensor, out: Tensor, *others: Tensor, keep: Keep | None = None
+    g: LayerBuilder,
+    label: str,
+    left: Tensor,
+    right: Tensor,
+    out: Tensor,
+    *others: Tensor,
+    keeps: tuple[Keep, ...] = (),
+    remade: bool = False,
 ) -> Tensor:
     """Add a product inside chunks; both sides are activations.
 
     Args:
         others: what else it reads.
-        keep: what it keeps.
+        keeps: what it keeps.
+        remade: whether the backward makes it again.
     """
-    inputs, keeps = (left, right, *others), (keep,) if keep else ()
-    g.add(Product(label=label, inputs=inputs, outputs=(out,), keeps=keeps, backward_launches=2))
+    inputs = (left, right, *others)
+    g.add(Product(label=label, inputs=inputs, outputs=(out,), keeps=keeps, backward_launches=2, remade=remade))
     return out
 
 
 def pass_states(g: LayerBuilder, states: Tensor) -> Tensor:
-    """Add the passing of states from chunk to chunk: fp32 states of every chunk read and written."""
+    """Add the passing of states from chunk to chunk: fp32 states of every chunk read and written, and again in the backward."""
     out = g.tensor("passed states", *states.dims, element=4.0)
-    kept = Keep(tensor=out, name="chunk states", cheap=False)
-    _moving(g, "passing of states", (states,), out, kept, None, states.dims, 1, 4.0)
+    moving(g, "passing of states", (states,), out, None, None, states.dims, 1, 4.0, remade=True)
     return out
 
 
-def _moving(
+def moving(
     g: LayerBuilder,
     label: str,
     inputs: tuple[Tensor, ...],
     out: Tensor,
-    keep: Keep,
+    keep: Keep | None,
     weights: Dim | None,
     dims: tuple[Dim, ...],
     reads: int,
     element: float = 0.0,
+    remade: bool = False,
 ) -> None:
-    """A kernel that reads so many tensors and writes one, backward all of them and the inputs' gradients."""
+    """Add a kernel that reads so many tensors and writes one, backward all of them and the inputs' gradients.
+
+    Args:
+        keep: what it keeps.
+        weights: what it owns of the model.
+        dims: of which it reads so many and writes one [elements].
+        element: bytes of an element; 0 = the precision's.
+        remade: whether the backward runs it again.
+    """
     e = element or g.e
     g.add(
         Kernel(
@@ -153,8 +174,9 @@ def _moving(
             inputs=inputs,
             outputs=(out,),
             weights=(g.weight(f"{label} weights", weights, role="vector"),) if weights else (),
-            keeps=(keep,),
-            again=(out.name,),
+            keeps=(keep,) if keep else (),
+            again=() if remade else (out.name,),
+            remade=remade,
             moves=(
                 Moves(dims=dims, read=reads * e, written=e, backward_read=(reads + 1) * e, backward_written=reads * e),
             ),
