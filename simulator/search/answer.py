@@ -433,12 +433,17 @@ def _parts(one: Candidate) -> float:
 
 def pareto_front(candidates: Sequence[Candidate]) -> tuple[Candidate, ...]:
     """Return the candidates that no other beats in time, memory, GPUs and price of a step at once; by time."""
-    out: list[tuple[Candidate, tuple[float, ...]]] = []
-    for one in sorted(candidates, key=lambda c: (c.step_time, c.peak_memory, c.gpus, c.point.number)):
-        ours = one.step_time, one.peak_memory, one.gpus, one.price or 0.0
-        if not any(_no_worse(theirs, ours) for _, theirs in out):
-            out.append((one, ours))
-    return tuple(one for one, _ in out)
+    out: dict[tuple[float, ...], Candidate] = {}
+    for one in sorted(candidates, key=lambda c: (*_costs(c), c.point.number)):
+        ours = _costs(one)
+        if not any(_no_worse(theirs, ours) for theirs in out):
+            out[ours] = one
+    return tuple(out.values())
+
+
+def _costs(one: Candidate) -> tuple[float, ...]:
+    """What a front weighs: seconds of a step, bytes of the fullest rank, GPUs, price of a step (0 where none is told)."""
+    return one.step_time, one.peak_memory, one.gpus, one.price or 0.0
 
 
 def _no_worse(theirs: tuple[float, ...], ours: tuple[float, ...]) -> bool:
