@@ -439,12 +439,4 @@ def _stream_ways(ctx: LayerContext, part: LayerPart) -> float:
 def _stack(rows: Rows, saved: tuple[Tensor, ...], dtype: str) -> None:
     """Copy what a layer keeps into the stacks of all layers, where layers are turns of one loop."""
     for tensor in saved:
-        rows.add(
-            label=f"{tensor.name} to its stack",
-            work="memory_bound",
-            call=Traffic("stack"),
-            dtype=dtype,
-            read=tensor.bytes,
-            written=tensor.bytes,
-            phase="forward",
-        )
+        rows.moves(f"{tensor.name} to its stack", dtype, tensor.bytes, tensor.bytes, "forward", call=Traffic("stack"))

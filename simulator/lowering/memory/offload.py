@@ -242,12 +242,5 @@ def _cast(state: State, after: np.ndarray, returned: dict[Held, float]) -> np.nd
 def _cast_of(count: float, element: int) -> OperatorTable:
     """So many weights written in `element` bytes from fp32."""
     rows = Rows("cast of updated weights")
-    rows.add(
-        label="cast updated weights",
-        work="memory_bound",
-        dtype="fp32",
-        read=MASTER * count,
-        written=element * count,
-        phase="optimizer",
-    )
+    rows.moves("cast updated weights", "fp32", MASTER * count, element * count, "optimizer")
     return rows.table()

@@ -52,18 +52,18 @@ def _made(
         exchange.behind(behind, kind, part, terms)
     links: tuple[Link, ...] = ()
     if exchange.overlaps:
-        sent = [row for row in behind.rows if row["kind"] == COLLECTIVE]
-        behind.rows = [row for row in behind.rows if row["kind"] != COLLECTIVE]
+        sent = [row for row in behind.rows if row.kind == COLLECTIVE]
+        behind.rows = [row for row in behind.rows if row.kind != COLLECTIVE]
         links = tuple(
             Link(
-                name=row["label"],
+                name=row.label,
                 kind=COLLECTIVE,
-                message=row["message"],
-                dtype=row["dtype"],
-                group=row["group"],
+                message=row.message,
+                dtype=row.dtype,
+                group=row.group,
                 pipeline_ranks=(),
                 account="dp",
-                collective=row["work"],
+                collective=row.work,
             )
             for row in sent
         )

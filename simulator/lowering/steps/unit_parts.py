@@ -300,14 +300,7 @@ def quantising(state: State, group: tuple[str, ...], kind: int) -> tuple[Operato
 def _widened(count: float, wide: float, dtype: str, phase: str) -> OperatorTable:
     """So many gathered weights made `wide` bytes wide again."""
     rows = Rows("weights from int8")
-    rows.add(
-        label="widen gathered weights",
-        work="memory_bound",
-        dtype=dtype,
-        read=WEIGHT_BYTES * count,
-        written=wide * count,
-        phase=phase,
-    )
+    rows.moves("widen gathered weights", dtype, WEIGHT_BYTES * count, wide * count, phase, part="")
     return rows.table()
 
 
@@ -315,8 +308,7 @@ def _widened(count: float, wide: float, dtype: str, phase: str) -> OperatorTable
 def _narrowed(count: float, dtype: str, ranks: int) -> OperatorTable:
     """So many gradients made narrow, and added up between the ranks of a secondary group."""
     rows = Rows("gradients to int4")
-    common = {"work": "memory_bound", "dtype": dtype, "phase": "backward", "part": "weight"}
     narrow, grad = GRADIENT_BYTES * count, BYTES_PER_ELEMENT[dtype]
-    rows.add(label="quantise gradients", read=grad * count, written=narrow, **common)
-    rows.add(label="add quantised gradients", read=narrow, written=narrow / ranks, **common)
+    rows.moves("quantise gradients", dtype, grad * count, narrow, "backward", part="weight")
+    rows.moves("add quantised gradients", dtype, narrow, narrow / ranks, "backward", part="weight")
     return rows.table()
