@@ -13,7 +13,7 @@ from simulator.errors import SpecError
 from simulator.specs import write_text
 
 if TYPE_CHECKING:
-    from simulator.importers.imported import Imported
+    from simulator.importers.imported import Findings
 
 __all__ = ["command"]
 
@@ -65,7 +65,7 @@ def command(
         print_sections(sections_of(imported))
 
 
-def _write(imported: Imported, output: str, name: str, as_json: bool) -> None:
+def _write(imported: Findings, output: str, name: str, as_json: bool) -> None:
     from simulator.importers.show import job_text
 
     text = job_text(imported, name)

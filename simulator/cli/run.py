@@ -38,7 +38,7 @@ from simulator.errors import SpecError
 from simulator.report.save_picture import check_picture
 
 if TYPE_CHECKING:
-    from simulator.importers.imported import Imported
+    from simulator.importers.imported import Findings
     from simulator.importers.steps import Steps
     from simulator.job import Job
     from simulator.report.prediction import Prediction
@@ -217,7 +217,7 @@ def _run_program(
         raise typer.Exit(DOES_NOT_FIT)
 
 
-def _log(measured: str) -> Imported | None:
+def _log(measured: str) -> Findings | None:
     """What a log or trace says, when a file is named; None for a time."""
     import os
 

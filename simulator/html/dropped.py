@@ -15,7 +15,7 @@ from typing import Any
 from simulator.errors import SimulatorError, SpecError
 from simulator.html.controls import Controls, job_of
 from simulator.importers.effects import resolved
-from simulator.importers.imported import Imported
+from simulator.importers.imported import Findings
 from simulator.importers.jobs import import_files, is_foreign, job_data
 from simulator.job import make_job
 from simulator.lowering import resolve
@@ -52,7 +52,7 @@ def read_dropped(name: str, text: str, page: Controls | None = None) -> dict[str
             raise SpecError(str(error).replace(str(path), name)) from None
 
 
-def _job(imported: Imported, name: str, page: Controls) -> dict[str, Any]:
+def _job(imported: Findings, name: str, page: Controls) -> dict[str, Any]:
     """The data of a job file, completed from the page."""
     if imported.files:
         raise SpecError(
@@ -94,7 +94,7 @@ def _job(imported: Imported, name: str, page: Controls) -> dict[str, Any]:
     return _planned(data, name, page)
 
 
-def _gpus(imported: Imported, page: Controls) -> int:
+def _gpus(imported: Findings, page: Controls) -> int:
     """GPUs that the file says, else those of its plan's degrees where it has replicas, else the page's."""
     plan = imported.tables.get("plan", {})
     told = imported.tables.get("cluster", {}).get("gpus")

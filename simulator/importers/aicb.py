@@ -17,7 +17,7 @@ from simulator.errors import SpecError
 from simulator.hardware.cluster import MAX_WORLD_SIZE
 from simulator.importers.base import Importer
 from simulator.importers.document import Document
-from simulator.importers.imported import Findings, Imported, brief
+from simulator.importers.imported import Findings, brief
 from simulator.importers.operations import Operations, Tally
 from simulator.units import parse
 
@@ -48,7 +48,7 @@ class AicbCsv(Importer):
         """Look for the names of the first columns."""
         return 3 if _HEADER.match(document.head.replace("\r", "")) else 0
 
-    def read(self, document: Document) -> Imported:
+    def read(self, document: Document) -> Findings:
         """Return collectives by kind and group, and the sizes of the groups.
 
         Raises:
@@ -75,7 +75,7 @@ class AicbCsv(Importer):
             if group in sizes and (sizes[group] > 1 or group != "ep"):
                 findings.put(name, sizes[group], f"{document.place}: comm_group_size of {group}")
         findings.operations = Operations(span="the file", rows=rows, groups=sizes)
-        return findings.done()
+        return findings
 
 
 def _cells(line: str, columns: int, place: str) -> list[str]:

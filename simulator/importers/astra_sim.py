@@ -18,7 +18,7 @@ from simulator.hardware.cluster import MAX_WORLD_SIZE
 from simulator.hardware.link import load_link
 from simulator.importers.base import Importer
 from simulator.importers.document import Document
-from simulator.importers.imported import Findings, Imported, brief
+from simulator.importers.imported import Findings, brief
 from simulator.specs import names
 from simulator.units import parse, show
 
@@ -41,7 +41,7 @@ class AstraNetwork(Importer):
         """Look for the counts of NPUs."""
         return 3 if {"topology", "npus_count"} <= set(document.table) else 0
 
-    def read(self, document: Document) -> Imported:
+    def read(self, document: Document) -> Findings:
         """Return the GPUs and the nearest links.
 
         Raises:
@@ -62,7 +62,7 @@ class AstraNetwork(Importer):
         for key in table:
             if key not in ("npus_count", "bandwidth"):
                 findings.skip(document.place, f"{key}: {brief(table[key])}; the cluster's own files say such things")
-        return findings.done()
+        return findings
 
 
 def _links(document: Document, findings: Findings, counts: list[float], bandwidths: list[float]) -> None:
@@ -117,10 +117,10 @@ class AstraSystem(Importer):
         """Look for an algorithm of a collective."""
         return 3 if "all-reduce-implementation" in document.table else 0
 
-    def read(self, document: Document) -> Imported:
+    def read(self, document: Document) -> Findings:
         """Return what the file says, all of it as not understood: collectives' algorithms belong to a cluster's file."""
         findings = Findings(self.name)
         for key, value in document.table.items():
             hint = "; [algorithms] of a cluster's file names algorithms" if key.endswith("-implementation") else ""
             findings.skip(document.place, f"{key}: {brief(value)}{hint}")
-        return findings.done()
+        return findings

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from typing import ClassVar
 
 from simulator.importers.document import Document
-from simulator.importers.imported import Imported
+from simulator.importers.imported import Findings
 
 __all__ = ["Importer"]
 
@@ -30,7 +30,7 @@ class Importer(ABC):
         beside another's.  It must not raise."""
 
     @abstractmethod
-    def read(self, document: Document) -> Imported:
+    def read(self, document: Document) -> Findings:
         """Return what the file says.
 
         Raises:

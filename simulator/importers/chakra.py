@@ -14,7 +14,7 @@ from simulator.importers import chakra_wire as wire
 from simulator.importers.base import Importer
 from simulator.importers.chakra_nodes import Node, WireError, messages, nodes_of
 from simulator.importers.document import Document
-from simulator.importers.imported import Findings, Imported, brief
+from simulator.importers.imported import Findings, brief
 from simulator.importers.kineto import kind_of_kernel
 from simulator.importers.operations import Operations, Tally
 from simulator.importers.steps import Steps
@@ -50,7 +50,7 @@ class ChakraTrace(Importer):
             return 0
         return 2 if len(found) == 2 and found[0][:1] in (b"\x0a", b"\x12") and found[1][:1] in (b"\x08", b"\x12") else 0
 
-    def read(self, document: Document) -> Imported:
+    def read(self, document: Document) -> Findings:
         """Return operations by kind, and the step where nodes have times.
 
         Raises:
@@ -105,7 +105,7 @@ class Reading:
         if node.start and kind != "host":
             self._first, self._last = min(self._first, node.start), max(self._last, node.start + node.microseconds)
 
-    def done(self) -> Imported:
+    def done(self) -> Findings:
         """Return what was found.
 
         Raises:
@@ -138,7 +138,7 @@ class Reading:
             findings.steps = Steps(place=self.place, unit="seconds", values=(length,))
             span = "a step"
         findings.operations = Operations(span=span, rows=rows, groups=self.groups)
-        return findings.done()
+        return findings
 
 
 def _named(node: Node) -> str:
@@ -162,7 +162,7 @@ class ChakraGroups(Importer):
         table = document.table
         return 2 if table and all(key.isdigit() and isinstance(value, list) for key, value in table.items()) else 0
 
-    def read(self, document: Document) -> Imported:
+    def read(self, document: Document) -> Findings:
         """Return how many GPUs each group has, and how many there are.
 
         Raises:
@@ -182,4 +182,4 @@ class ChakraGroups(Importer):
             raise SpecError(f"{document.place}: expected groups of GPUs by their numbers, but there are none")
         findings.put("cluster.gpus", most + 1, f"{document.place}: the highest GPU of a group")
         findings.operations = Operations(span="the files", gpus=0, groups=groups)
-        return findings.done()
+        return findings

@@ -21,7 +21,7 @@ from simulator.importers.chakra import Reading
 from simulator.importers.chakra_nodes import MOST_NODES, Node
 from simulator.importers.document import Document
 from simulator.importers.events import events_of
-from simulator.importers.imported import Imported, brief
+from simulator.importers.imported import Findings, brief
 
 __all__ = ["ChakraJson", "PyTorchTrace"]
 
@@ -49,7 +49,7 @@ class PyTorchTrace(Importer):
         """Look for the schema's version before the nodes."""
         return 3 if re.search(r'"schema"\s*:\s*"[0-9.]{1,20}-chakra', document.head[:4096]) else 0
 
-    def read(self, document: Document) -> Imported:
+    def read(self, document: Document) -> Findings:
         """Return what is sent, by kind, how many operators run, and the GPUs.
 
         Raises:
@@ -124,7 +124,7 @@ class ChakraJson(Importer):
         """Look for the list of nodes."""
         return 3 if document.head.lstrip()[:1] == "{" and '"workload_graph"' in document.head[:4096] else 0
 
-    def read(self, document: Document) -> Imported:
+    def read(self, document: Document) -> Findings:
         """Return operations by kind, as of the binary form.
 
         Raises:

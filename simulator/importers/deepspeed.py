@@ -11,7 +11,7 @@ from typing import Any
 from simulator.errors import SpecError
 from simulator.importers.base import Importer
 from simulator.importers.document import Document
-from simulator.importers.imported import Findings, Imported
+from simulator.importers.imported import Findings
 from simulator.importers.settings import Entry, Settings, flag_of, of_tree, whole_of, word_of
 from simulator.plan.framework import load_framework
 from simulator.units import BYTES_PER_ELEMENT
@@ -86,7 +86,7 @@ class DeepSpeed(Importer):
         known = len(_SIGNATURE & set(data))
         return 3 if "zero_optimization" in data or known > 1 else known
 
-    def read(self, document: Document) -> Imported:
+    def read(self, document: Document) -> Findings:
         """Return batch, precision and ZeRO settings.
 
         Raises:
@@ -110,7 +110,7 @@ class DeepSpeed(Importer):
         read_zero(settings, findings, "zero_optimization.")
         _rest(settings, findings)
         settings.report(_NO_EFFECT, _PREFIXES)
-        return findings.done()
+        return findings
 
 
 def _automatic(settings: Settings) -> bool:

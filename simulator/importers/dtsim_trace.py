@@ -13,7 +13,7 @@ from simulator.errors import SpecError
 from simulator.hardware.cluster import MAX_WORLD_SIZE
 from simulator.importers.base import Importer
 from simulator.importers.document import Document
-from simulator.importers.imported import Findings, Imported, brief
+from simulator.importers.imported import Findings, brief
 from simulator.importers.operations import Operation, Operations
 from simulator.importers.steps import Steps
 
@@ -34,7 +34,7 @@ class DtsimTrace(Importer):
         begins = document.data.startswith(b'{"traceEvents":')
         return 4 if begins and b'"makespan_s"' in document.data[document.data.rfind(_ABOUT) :] else 0
 
-    def read(self, document: Document) -> Imported:
+    def read(self, document: Document) -> Findings:
         """Return the step, and its operations by kind.
 
         Raises:
@@ -56,7 +56,7 @@ class DtsimTrace(Importer):
         if isinstance(world, int) and 0 < world <= MAX_WORLD_SIZE:
             findings.put("cluster.gpus", world, f"{document.place}: otherData.axes")
         findings.ignore(document.place, "traceEvents: they draw the step that otherData sums up")
-        return findings.done()
+        return findings
 
 
 def _about(document: Document) -> dict[str, Any]:

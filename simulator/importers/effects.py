@@ -8,26 +8,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from simulator.importers.imported import Findings, Imported, again
+from simulator.importers.imported import Findings
 from simulator.plan.framework import load_framework
 
 __all__ = ["resolved"]
 
 
-def resolved(imported: Imported, world: int | None = None) -> Imported:
-    """Return what was imported, completed for a number of GPUs (by default that of the files) where one is known."""
-    findings = again(imported)
+def resolved(findings: Findings, world: int | None = None) -> Findings:
+    """Complete what was read for a number of GPUs (by default that of the files) where one is known, and return it."""
     world = world or findings.get("cluster.gpus")
     replicas = _replicas(findings, world)
-    if replicas and imported.per_replica and findings.get("workload.global_batch_size") is None:
-        batch = replicas * imported.per_replica
-        findings.assume(
-            "workload.global_batch_size", batch, f"{imported.per_replica} sequences on each of {replicas} replicas"
-        )
+    each = findings.per_replica
+    if replicas and each and findings.get("workload.global_batch_size") is None:
+        why = f"{each} sequences on each of {replicas} replicas"
+        findings.assume("workload.global_batch_size", replicas * each, why)
     for name, why in list(_idle(findings, replicas)):
         if findings.get(name) is not None:
             findings.drop(name, why)
-    return findings.done()
+    return findings
 
 
 def _replicas(findings: Findings, world: int | None) -> int | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from simulator.importers.base import Importer
 from simulator.importers.deepspeed import read_zero
 from simulator.importers.document import Document
-from simulator.importers.imported import Findings, Imported
+from simulator.importers.imported import Findings
 from simulator.importers.megatron import NO_EFFECT, NO_EFFECT_PREFIXES
 from simulator.importers.settings import Settings, of_tree, plain_name, whole_of, word_of
 
@@ -59,7 +59,7 @@ class GptNeoX(Importer):
         keys = {plain_name(key) for key in document.table} if document.form in ("yaml", "json") else set()
         return 4 if len(keys & _OWN) > 1 or ("pipe_parallel_size" in keys and "model_parallel_size" in keys) else 0
 
-    def read(self, document: Document) -> Imported:
+    def read(self, document: Document) -> Findings:
         """Return model, plan, batch and precision.
 
         Raises:
@@ -88,7 +88,7 @@ class GptNeoX(Importer):
             findings.put("plan.dropout", any(drops), settings.said("attention_dropout", "hidden_dropout"))
         settings.put_clipping("gradient_clipping")
         settings.report(NO_EFFECT | _NO_EFFECT, (*NO_EFFECT_PREFIXES, *_PREFIXES))
-        return findings.done()
+        return findings
 
 
 def _model(settings: Settings, findings: Findings) -> None:

@@ -16,7 +16,7 @@ from simulator.importers.document import Document, open_document
 from simulator.importers.hugging_face_config import WAY_OUT, Config
 from simulator.importers.hugging_face_shapes import class_defaults, shape_of, types
 from simulator.importers.hugging_face_traits import fills_masks, like_bert
-from simulator.importers.imported import Findings, Imported, brief
+from simulator.importers.imported import Findings, brief
 from simulator.importers.trees import Tree
 from simulator.specs import validate_spec
 from simulator.workload.model import Model
@@ -63,7 +63,7 @@ class HuggingFaceConfig(Importer):
         said = isinstance(data.get("model_type"), str) or any(isinstance(data.get(key), dict) for key in _TEXT)
         return 3 if said else 1 if set(_LLAMA_NAMES) <= set(data) else 0
 
-    def read(self, document: Document) -> Imported:
+    def read(self, document: Document) -> Findings:
         """Return the table [model] that the file describes.
 
         Raises:
@@ -87,7 +87,7 @@ class HuggingFaceConfig(Importer):
             )
             if fills_masks(inner):
                 findings.assume("model.architecture", "encoder", "its class predicts masked tokens (ForMaskedLM)")
-        return findings.done()
+        return findings
 
 
 def model_from_config(path: str | Path) -> dict[str, Any]:

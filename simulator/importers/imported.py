@@ -13,7 +13,7 @@ from typing import Any
 from simulator.errors import shortened
 from simulator.report.schema import SCHEMA_VERSION
 
-__all__ = ["Assumed", "Findings", "Imported", "Line", "Read", "again", "brief"]
+__all__ = ["Assumed", "Findings", "Line", "Read", "brief"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,64 +46,6 @@ class Line:
     text: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Imported:
-    """What one file, or several joined, said.
-
-    Args:
-        source_format: the importer's name; of several files joined by " + ".
-        tables: workload, model, plan and cluster, each with the fields of a job that the files decide.
-        steps: measured steps, of a log or trace (`steps.Steps`); None for other files.
-        operations: what a trace or workload file says is done (`operations.Operations`); None for other files.
-        files: further data files that `dtsim import -o` may write: (kind, name, content).
-        per_replica: sequences of a step on each replica, where the file says these and not all of them together.
-    """
-
-    source_format: str
-    tables: dict[str, dict[str, Any]]
-    read: tuple[Read, ...] = ()
-    assumed: tuple[Assumed, ...] = ()
-    no_effect: tuple[Line, ...] = ()
-    not_understood: tuple[Line, ...] = ()
-    steps: Any = None
-    operations: Any = None
-    files: tuple[tuple[str, str, dict[str, Any]], ...] = ()
-    per_replica: int | None = None
-
-    def job(self) -> dict[str, dict[str, Any]]:
-        """Return workload, plan and cluster; the model's fields stand in `workload.model`."""
-        workload = dict(self.tables.get("workload", {}))
-        if self.tables.get("model"):
-            workload["model"] = dict(self.tables["model"])
-        return {
-            "workload": workload,
-            "plan": dict(self.tables.get("plan", {})),
-            "cluster": dict(self.tables.get("cluster", {})),
-        }
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the answer of `dtsim import --json`."""
-        answer: dict[str, Any] = {
-            "schema_version": SCHEMA_VERSION,
-            "kind": "import",
-            "source_format": self.source_format,
-            "job": self.job(),
-            "read": [{"field": r.field, "value": r.value, "place": r.place} for r in self.read],
-            "assumed": [{"field": a.field, "value": a.value, "why": a.why} for a in self.assumed],
-            "no_effect": [{"place": line.place, "text": line.text} for line in self.no_effect],
-            "not_understood": [{"place": line.place, "text": line.text} for line in self.not_understood],
-        }
-        if self.steps is not None:
-            answer["measured"] = self.steps.to_dict()
-            if self.operations is not None:
-                answer["measured"]["kernels"] = [row.as_kernels() for row in self.operations.by_kind()]
-        if self.operations is not None:
-            answer["operations"] = self.operations.to_dict()
-        if self.files:
-            answer["files"] = [{"kind": kind, "name": name, "content": content} for kind, name, content in self.files]
-        return answer
-
-
 _LONGEST = 200
 
 
@@ -116,7 +58,16 @@ def brief(text: object) -> str:
 
 @dataclass(slots=True)
 class Findings:
-    """Collects what an importer finds."""
+    """What one file, or several joined, said; an importer collects it.
+
+    Args:
+        source_format: the importer's name; of several files joined by " + ".
+        tables: workload, model, plan and cluster, each with the fields of a job that the files decide.
+        steps: measured steps, of a log or trace (`steps.Steps`); None for other files.
+        operations: what a trace or workload file says is done (`operations.Operations`); None for other files.
+        files: further data files that `dtsim import -o` may write: (kind, name, content).
+        per_replica: sequences of a step on each replica, where the file says these and not all of them together.
+    """
 
     source_format: str
     tables: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -166,38 +117,40 @@ class Findings:
         """Add a line that is known to change neither time nor memory."""
         self.no_effect.append(Line(place=place, text=brief(text)))
 
-    def done(self) -> Imported:
-        """Return what was found."""
-        return Imported(
-            source_format=self.source_format,
-            tables={table: dict(fields) for table, fields in self.tables.items() if fields},
-            read=tuple(self.read),
-            assumed=tuple(self.assumed),
-            no_effect=tuple(self.no_effect),
-            not_understood=tuple(self.not_understood),
-            steps=self.steps,
-            operations=self.operations,
-            files=tuple(self.files),
-            per_replica=self.per_replica,
-        )
+    def job(self) -> dict[str, dict[str, Any]]:
+        """Return workload, plan and cluster; the model's fields stand in `workload.model`."""
+        workload = dict(self.tables.get("workload", {}))
+        if self.tables.get("model"):
+            workload["model"] = dict(self.tables["model"])
+        return {
+            "workload": workload,
+            "plan": dict(self.tables.get("plan", {})),
+            "cluster": dict(self.tables.get("cluster", {})),
+        }
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the answer of `dtsim import --json`."""
+        answer: dict[str, Any] = {
+            "schema_version": SCHEMA_VERSION,
+            "kind": "import",
+            "source_format": self.source_format,
+            "job": self.job(),
+            "read": [{"field": r.field, "value": r.value, "place": r.place} for r in self.read],
+            "assumed": [{"field": a.field, "value": a.value, "why": a.why} for a in self.assumed],
+            "no_effect": [{"place": line.place, "text": line.text} for line in self.no_effect],
+            "not_understood": [{"place": line.place, "text": line.text} for line in self.not_understood],
+        }
+        if self.steps is not None:
+            answer["measured"] = self.steps.to_dict()
+            if self.operations is not None:
+                answer["measured"]["kernels"] = [row.as_kernels() for row in self.operations.by_kind()]
+        if self.operations is not None:
+            answer["operations"] = self.operations.to_dict()
+        if self.files:
+            answer["files"] = [{"kind": kind, "name": name, "content": content} for kind, name, content in self.files]
+        return answer
 
     def _set(self, name: str, value: object) -> None:
         table, _, key = name.partition(".")
         self.tables.setdefault(table, {})[key] = value
         self.assumed = [a for a in self.assumed if a.field != name]
-
-
-def again(imported: Imported) -> Findings:
-    """Return findings that begin with what was imported."""
-    return Findings(
-        imported.source_format,
-        {table: dict(fields) for table, fields in imported.tables.items()},
-        list(imported.read),
-        list(imported.assumed),
-        list(imported.no_effect),
-        list(imported.not_understood),
-        imported.steps,
-        imported.operations,
-        list(imported.files),
-        imported.per_replica,
-    )

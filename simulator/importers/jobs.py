@@ -1,6 +1,6 @@
 """Files of other programs as jobs: one or several joined, with a model and a cluster by name where they say none.
 
-files --importers--> Imported, each --join--> Imported --cluster, settings--> Job
+files --importers--> Findings, each --join--> Findings --cluster, settings--> Job
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from simulator.errors import SpecError
 from simulator.importers import IMPORTERS
 from simulator.importers.document import MOST_TREE, Document, open_document
 from simulator.importers.effects import resolved
-from simulator.importers.imported import Findings, Imported, again, brief
+from simulator.importers.imported import Findings, brief
 from simulator.job import Job, job_from_data, job_from_names, load_job
 from simulator.specs.toml_text import parse_toml
 
@@ -35,7 +35,7 @@ def is_foreign(name: str) -> bool:
     return _importer_of(open_document(name)) is not None
 
 
-def import_file(path: str | Path) -> Imported:
+def import_file(path: str | Path) -> Findings:
     """Return what one file says.
 
     Raises:
@@ -57,7 +57,7 @@ def import_file(path: str | Path) -> Imported:
             f"{document.place}: is of none of the {len(IMPORTERS.members)} formats that are known here (dtsim list importers). "
             "Way out: dtsim init writes a job file to fill in"
         )
-    found: Imported = importer.read(document)
+    found: Findings = importer.read(document)
     return found
 
 
@@ -78,7 +78,7 @@ def _importer_of(document: Document) -> Any:
     return best[1] if best[0] else None
 
 
-def import_files(paths: Sequence[str | Path], cluster: str | None = None) -> Imported:
+def import_files(paths: Sequence[str | Path], cluster: str | None = None) -> Findings:
     """Return what several files say together; where two differ the first counts, and the other is listed.
 
     Args:
@@ -88,7 +88,7 @@ def import_files(paths: Sequence[str | Path], cluster: str | None = None) -> Imp
         SpecError: a file cannot be read.
         UnknownNameError: no such cluster.
     """
-    return resolved(_joined(paths, cluster).done())
+    return resolved(_joined(paths, cluster))
 
 
 def _joined(paths: Sequence[str | Path], cluster: str | None) -> Findings:
@@ -96,8 +96,8 @@ def _joined(paths: Sequence[str | Path], cluster: str | None) -> Findings:
     found = [import_file(path) for path in paths]
     if not found:
         raise SpecError("which file? Give one or more")
-    joined = again(found[0])
-    for one in found[1:]:
+    joined, *others = found
+    for one in others:
         joined.source_format += f" + {one.source_format}"
         joined.steps = joined.steps or one.steps
         if one.operations is not None:
@@ -115,7 +115,7 @@ def _joined(paths: Sequence[str | Path], cluster: str | None) -> Findings:
     return joined
 
 
-def _add(joined: Findings, one: Imported) -> None:
+def _add(joined: Findings, one: Findings) -> None:
     """Add the fields of one more file; what it says counts before what an earlier one only assumed."""
     sure = {read.field: read.place for read in one.read}
     why = {assumed.field: assumed.why for assumed in one.assumed}
@@ -132,7 +132,7 @@ def _add(joined: Findings, one: Imported) -> None:
                 joined.skip(sure[name], f"{name} = {brief(value)} (an earlier file says {brief(known)})")
 
 
-def job_data(imported: Imported, name: str) -> dict[str, Any]:
+def job_data(imported: Findings, name: str) -> dict[str, Any]:
     """Return a job file's content: tables workload, model, plan and cluster."""
     data: dict[str, Any] = {"name": name}
     for table in ("workload", "model", "plan", "cluster"):
@@ -219,7 +219,7 @@ def _change(setting: str) -> tuple[str, str]:
     return key.strip(), value.strip().strip("\"'")
 
 
-def _for_cluster(findings: Findings, changes: Mapping[str, str]) -> Imported:
+def _for_cluster(findings: Findings, changes: Mapping[str, str]) -> Findings:
     """What was read, completed for the GPUs that the job will have: those set, those of the files, else the cluster's own."""
     for name in _COUNTS:
         if changes.get(name, "").isdigit() and len(changes[name]) < 10:
@@ -230,7 +230,7 @@ def _for_cluster(findings: Findings, changes: Mapping[str, str]) -> Imported:
         from simulator.hardware.cluster import load_cluster
 
         world = load_cluster(named).world_size
-    return resolved(findings.done(), world)
+    return resolved(findings, world)
 
 
 def _job_of_model(model: str, cluster: str, settings: tuple[str, ...]) -> Job:
@@ -242,10 +242,10 @@ def _job_of_model(model: str, cluster: str, settings: tuple[str, ...]) -> Job:
     return job_from_data({"name": f"{table['name']} on {cluster}", **data}, model, settings, _left(imported, model))
 
 
-def _notes(imported: Imported) -> tuple[str, ...]:
+def _notes(imported: Findings) -> tuple[str, ...]:
     return tuple(f"{a.field} = {brief(a.value)} ({a.why})" for a in imported.assumed)
 
 
-def _left(imported: Imported, path: str) -> tuple[str, ...]:
+def _left(imported: Findings, path: str) -> tuple[str, ...]:
     count = len(imported.not_understood)
     return (f"lines of {path} that were not understood: {count}; dtsim import {path} lists them",) if count else ()

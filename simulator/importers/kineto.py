@@ -19,7 +19,7 @@ from simulator.hardware.cluster import MAX_WORLD_SIZE
 from simulator.importers.base import Importer
 from simulator.importers.document import Document
 from simulator.importers.events import events_of
-from simulator.importers.imported import Findings, Imported, brief
+from simulator.importers.imported import Findings, brief
 from simulator.importers.operations import Operation, Operations, Tally
 from simulator.importers.steps import Steps
 from simulator.units import parse
@@ -91,7 +91,7 @@ class KinetoTrace(Importer):
             return 3
         return 2 if '"ph"' in document.head and '"ts"' in document.head else 0
 
-    def read(self, document: Document) -> Imported:
+    def read(self, document: Document) -> Findings:
         """Return steps, and kernels by kind.
 
         Raises:
@@ -121,7 +121,7 @@ class KinetoTrace(Importer):
         findings.operations = Operations(span="a step", rows=_by_kind(found.kernels, steps), groups=found.groups)
         for category, count in found.others.most_common(_MOST_CATEGORIES):
             findings.ignore(document.place, f"{count:,} events of {brief(category)!r}: no kernels and no steps")
-        return findings.done()
+        return findings
 
 
 def _about(document: Document, findings: Findings) -> None:

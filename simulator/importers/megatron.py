@@ -10,7 +10,7 @@ import re
 
 from simulator.importers.base import Importer
 from simulator.importers.document import Document
-from simulator.importers.imported import Findings, Imported
+from simulator.importers.imported import Findings
 from simulator.importers.launch import read_launch
 from simulator.importers.megatron_model import read_model, usual_tokenizer
 from simulator.importers.megatron_plan import read_deepspeed, read_plan
@@ -73,7 +73,7 @@ class Megatron(Importer):
         }
         return 2 if len(keys & SIGNATURE) > 2 else 0
 
-    def read(self, document: Document) -> Imported:
+    def read(self, document: Document) -> Findings:
         """Return model, plan, batch and GPUs as far as the flags say them.
 
         Raises:
@@ -96,7 +96,7 @@ class Megatron(Importer):
         else:
             findings.put("plan.framework", "megatron_core", "Megatron's arguments")
         read_arguments(settings, findings, "Megatron-DeepSpeed" if deepspeed else "Megatron", launched, tokenizer)
-        return findings.done()
+        return findings
 
 
 def read_arguments(

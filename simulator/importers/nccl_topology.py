@@ -12,7 +12,7 @@ from typing import Any
 from simulator.errors import SpecError
 from simulator.importers.base import Importer
 from simulator.importers.document import Document
-from simulator.importers.imported import Findings, Imported
+from simulator.importers.imported import Findings
 from simulator.importers.xml_tree import Element, parse_xml
 
 __all__ = ["NcclTopology"]
@@ -45,7 +45,7 @@ class NcclTopology(Importer):
         text = document.head
         return 3 if document.form == "xml" and "<system" in text and ("<gpu " in text or "<cpu " in text) else 0
 
-    def read(self, document: Document) -> Imported:
+    def read(self, document: Document) -> Findings:
         """Return the machine: GPUs, links, cards, CPU; as data files where all of it is known.
 
         Raises:
@@ -66,7 +66,7 @@ class NcclTopology(Importer):
             findings.put(f"node.{name}", value, document.place)
         _files(node, document, findings)
         _report(root, document, findings)
-        return findings.done()
+        return findings
 
 
 def _gpu(node: dict[str, object], gpus: list[tuple[Element, Element]], document: Document, findings: Findings) -> None:

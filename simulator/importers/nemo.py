@@ -11,7 +11,7 @@ from typing import Any
 
 from simulator.importers.base import Importer
 from simulator.importers.document import Document
-from simulator.importers.imported import Findings, Imported
+from simulator.importers.imported import Findings
 from simulator.importers.megatron import NO_EFFECT, NO_EFFECT_PREFIXES
 from simulator.importers.megatron_model import read_model
 from simulator.importers.megatron_plan import read_plan
@@ -83,7 +83,7 @@ class Nemo(Importer):
         own = _MODEL & set(data["model"])
         return 3 if around and own else 0
 
-    def read(self, document: Document) -> Imported:
+    def read(self, document: Document) -> Findings:
         """Return model, batch, plan and GPUs.
 
         Raises:
@@ -103,7 +103,7 @@ class Nemo(Importer):
         read_plan(settings, findings, "NeMo")
         _narrow(settings, findings)
         settings.report(NO_EFFECT | _NO_EFFECT, (*NO_EFFECT_PREFIXES, "sched", "optim", "exp_", "checkpoint"))
-        return findings.done()
+        return findings
 
 
 def _resolved(value: Any, root: dict[str, object]) -> object:

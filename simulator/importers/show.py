@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from simulator.errors import SpecError
-from simulator.importers.imported import Imported, brief
+from simulator.importers.imported import Findings, brief
 from simulator.importers.jobs import job_data
 from simulator.report.table import Section, Table
 from simulator.specs import write_text
@@ -14,7 +14,7 @@ from simulator.specs.toml_text import toml_text, toml_value
 __all__ = ["job_text", "sections_of", "write_files"]
 
 
-def job_text(imported: Imported, name: str) -> str:
+def job_text(imported: Findings, name: str) -> str:
     """Return a commented job file; what the files left open stands in it as comments."""
     data = job_data(imported, name)
     why = {a.field: a.why for a in imported.assumed}
@@ -40,7 +40,7 @@ def job_text(imported: Imported, name: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def sections_of(imported: Imported) -> list[Section]:
+def sections_of(imported: Findings) -> list[Section]:
     """Return what was imported, to read."""
     assumed = {a.field: a.why for a in imported.assumed}
     places = {read.field: read.place for read in imported.read}
@@ -68,7 +68,7 @@ def sections_of(imported: Imported) -> list[Section]:
     return found
 
 
-def write_files(imported: Imported) -> list[Path]:
+def write_files(imported: Findings) -> list[Path]:
     """Write the data files that come with what was imported (a node, a cluster) under the working directory; return them.
 
     Raises:

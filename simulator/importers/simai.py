@@ -19,7 +19,7 @@ from simulator.errors import SpecError
 from simulator.hardware.cluster import MAX_WORLD_SIZE
 from simulator.importers.base import Importer
 from simulator.importers.document import Document
-from simulator.importers.imported import Findings, Imported, brief
+from simulator.importers.imported import Findings, brief
 from simulator.importers.operations import Operations, Tally
 from simulator.units import parse
 
@@ -64,7 +64,7 @@ class SimaiWorkload(Importer):
         """Look for a policy, a number of rows, and a row."""
         return 3 if _POLICY.match(document.head.replace("\r", "")) else 0
 
-    def read(self, document: Document) -> Imported:
+    def read(self, document: Document) -> Findings:
         """Return the parallel sizes of its first line, and its operations.
 
         Raises:
@@ -99,7 +99,7 @@ class SimaiWorkload(Importer):
             "compute times", "ns", f"{document.place}: as AICB writes them; 1 stands for nothing measured"
         )
         findings.operations = Operations(span="a step", rows=rows.tally.rows(), groups=sizes)
-        return findings.done()
+        return findings
 
 
 def _header(document: Document, findings: Findings, line: str) -> None:

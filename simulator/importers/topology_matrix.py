@@ -12,7 +12,7 @@ from collections import Counter
 from simulator.errors import SpecError
 from simulator.importers.base import Importer
 from simulator.importers.document import MOST_TREE, Document
-from simulator.importers.imported import Findings, Imported
+from simulator.importers.imported import Findings
 
 __all__ = ["TopologyMatrix"]
 
@@ -34,7 +34,7 @@ class TopologyMatrix(Importer):
         plain = _ESCAPES.sub("", document.head)
         return 3 if document.form == "text" and re.search(r"^GPU0\s+X\b", plain, re.MULTILINE) else 0
 
-    def read(self, document: Document) -> Imported:
+    def read(self, document: Document) -> Findings:
         """Return how many GPUs, NVLinks and cards there are.
 
         Raises:
@@ -60,7 +60,7 @@ class TopologyMatrix(Importer):
                     f"{document.line_of(lines[name])}: {name}: expected {len(rows)} cells such as NV18, PIX or SYS"
                 )
         _report(rows, lines, document, findings)
-        return findings.done()
+        return findings
 
 
 def _report(rows: dict[str, list[str]], lines: dict[str, int], document: Document, findings: Findings) -> None:

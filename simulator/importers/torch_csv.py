@@ -10,7 +10,7 @@ import re
 from simulator.errors import ProgramError, SpecError
 from simulator.importers.base import Importer
 from simulator.importers.document import MOST_TREE, Document
-from simulator.importers.imported import Findings, Imported
+from simulator.importers.imported import Findings
 from simulator.schedules.torch_csv import read_order_file_text
 
 __all__ = ["TorchCsv"]
@@ -31,7 +31,7 @@ class TorchCsv(Importer):
         """Look for an action in the first cell."""
         return 3 if document.suffix == ".csv" and _FIRST_CELL.match(document.head) else 0
 
-    def read(self, document: Document) -> Imported:
+    def read(self, document: Document) -> Findings:
         """Return the schedule and the shape that it is for.
 
         Raises:
@@ -50,4 +50,4 @@ class TorchCsv(Importer):
             findings.put("plan.chunks_per_rank", shape.chunks_per_rank, f"{document.place}: stages of a rank")
         findings.per_replica = shape.microbatches
         findings.assume("plan.microbatch_size", 1, "an order counts microbatches, not their sequences")
-        return findings.done()
+        return findings

@@ -10,7 +10,7 @@ import re
 
 from simulator.importers.base import Importer
 from simulator.importers.document import Document
-from simulator.importers.imported import Findings, Imported
+from simulator.importers.imported import Findings
 from simulator.importers.known_models import model_table
 from simulator.importers.launch import read_launch
 from simulator.importers.settings import Settings, flag_of, of_tree, whole_of, word_of
@@ -80,7 +80,7 @@ class Torchtitan(Importer):
         }
         return 3 if "parallelism" in tables or own & set(data["training"]) else 1
 
-    def read(self, document: Document) -> Imported:
+    def read(self, document: Document) -> Findings:
         """Return model, batch and plan.
 
         Raises:
@@ -102,7 +102,7 @@ class Torchtitan(Importer):
         _recompute(settings, findings)
         _rest(settings, findings)
         settings.report(_NO_EFFECT, _PREFIXES)
-        return findings.done()
+        return findings
 
 
 def _model(settings: Settings, findings: Findings) -> None:

@@ -11,7 +11,7 @@ import re
 from simulator.importers.adapters import read_adapters
 from simulator.importers.base import Importer
 from simulator.importers.document import Document
-from simulator.importers.imported import Findings, Imported
+from simulator.importers.imported import Findings
 from simulator.importers.known_models import model_table
 from simulator.importers.launch import read_launch
 from simulator.importers.settings import Settings, flag_of, of_tree, whole_of, word_of
@@ -73,7 +73,7 @@ class Trainer(Importer):
             return 3
         return 2 if max(len(_ACCELERATE & set(data)), len(_TRAINER & set(data)) - 1) > 1 else 0
 
-    def read(self, document: Document) -> Imported:
+    def read(self, document: Document) -> Findings:
         """Return batch, precision, sharding and GPUs.
 
         Raises:
@@ -91,7 +91,7 @@ class Trainer(Importer):
         _memory(settings, findings)
         _trained(settings, findings)
         settings.report(_NO_EFFECT | FSDP_NO_EFFECT, _PREFIXES)
-        return findings.done()
+        return findings
 
 
 _OPTIMIZERS = (

@@ -14,7 +14,7 @@ from typing import Literal
 from simulator.errors import SpecError
 from simulator.importers.base import Importer
 from simulator.importers.document import Document
-from simulator.importers.imported import Findings, Imported
+from simulator.importers.imported import Findings
 from simulator.importers.steps import Steps
 from simulator.units import parse
 
@@ -83,7 +83,7 @@ class TrainingLog(Importer):
             return 3
         return 2 if _TQDM.search(data) or _SUMMARY.search(data) else 0
 
-    def read(self, document: Document) -> Imported:
+    def read(self, document: Document) -> Findings:
         """Return the measured steps.
 
         Raises:
@@ -109,7 +109,7 @@ class TrainingLog(Importer):
         findings.source_format = f"{self.name} ({program})"
         if batches:
             findings.put("workload.global_batch_size", batches[-1], f"{document.place}: global batch size")
-        return findings.done()
+        return findings
 
 
 def _plain(data: bytes) -> bytes:

@@ -77,7 +77,7 @@ def abstract_program(
     kind = order.kind
     last = 2 if freed_at_input_grad else 3
     for scale, costs in enumerate(state.scales):
-        held, mine = state.effect(costs["layer"].saved), state.scale == scale
+        held, mine = state.effect(costs["layer"].saved), state.structure.scale == scale
         state.touch("start", state.first_row[mine & (kind == 0)], held)
         state.touch("end", state.last_row[mine & ((kind == 1) | (kind == last))], held)
     state.resident = [[] for _ in range(state.ranks)]

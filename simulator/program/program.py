@@ -228,12 +228,12 @@ class Link:
     """
 
     name: str
-    kind: int
+    kind: int = COLLECTIVE
     message: float
     dtype: str
-    group: tuple[str, ...]
-    pipeline_ranks: tuple[int, ...]
-    account: str
+    group: tuple[str, ...] = ()
+    pipeline_ranks: tuple[int, ...] = ()
+    account: str = "dp"
     collective: str = ""
     blocks: bool = False
     slices: int = 0

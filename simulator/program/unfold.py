@@ -17,22 +17,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.program.program import COLLECTIVE, Link, Program
+from simulator.program.program import Link, Program
 from simulator.program.ragged import frozen, offsets, ranges
 from simulator.program.replicas import ReplicaMesh
 
 __all__ = ["BAR", "Unfolded", "unfold"]
 
-BAR = Link(
-    name="all of the group are here",
-    kind=COLLECTIVE,
-    message=0.0,
-    dtype="",
-    group=(),
-    pipeline_ranks=(),
-    account="dp",
-    collective="barrier",
-)
+BAR = Link(name="all of the group are here", message=0.0, dtype="", collective="barrier")
 """Where classes of replicas wait for each other; takes no time."""
 Ints = NDArray[np.int64]
 

@@ -180,7 +180,7 @@ def _least_busy(state: State, desk: Desk) -> float:
 def _counts_actions(state: State) -> bool:
     """Whether actions are whole microbatches of one step."""
     schedule = state.resolved.schedule
-    return not (schedule.slices or not schedule.flush or state.steps > 1 or state.structure.sizes)
+    return not (schedule.slices or not schedule.flush or state.structure.steps > 1 or state.structure.sizes)
 
 
 def _times(state: State) -> np.ndarray:
@@ -259,7 +259,7 @@ def _messages(links: tuple[Link, ...], desk: Desk) -> tuple[np.ndarray, np.ndarr
 def one_after_another(state: State) -> bool:
     """Whether every rank runs whole microbatches of one copy of the model, one action after another."""
     schedule, framework = state.resolved.schedule, state.resolved.framework
-    if schedule.replicas > 1 or schedule.slices or not schedule.flush or state.steps > 1:
+    if schedule.replicas > 1 or schedule.slices or not schedule.flush or state.structure.steps > 1:
         return False
     return not (framework.fuses_pairs and (state.order.pair >= 0).any())
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass, replace
 from typing import Any
 
 from simulator.errors import SpecError
-from simulator.importers.imported import Imported, again
+from simulator.importers.imported import Findings
 from simulator.importers.jobs import job_data
 from simulator.job import Job, job_from_data
 from simulator.report.prediction import Prediction
@@ -111,7 +112,7 @@ def with_a_plan(job: Job) -> Job:
     return replace(job, plan=answer.space.job_of(found.point).plan, assumptions=(*job.assumptions, said))
 
 
-def imported_plan(imported: Imported, name: str) -> Imported:
+def imported_plan(imported: Findings, name: str) -> Findings:
     """Return what was imported with the plan and batch that `dtsim run` takes where files name a model and a cluster, and no plan.
 
     Args:
@@ -127,10 +128,10 @@ def imported_plan(imported: Imported, name: str) -> Imported:
     planned = with_a_plan(job)
     if planned is job:
         return imported
-    found = again(imported)
+    found = copy.deepcopy(imported)
     for key, value in planned.plan.model_dump(exclude_defaults=True, context=WRITTEN).items():
         if found.get(f"plan.{key}") is None:
             found.assume(f"plan.{key}", value, "a quick search found it; the files name no plan")
     if found.get("workload.global_batch_size") is None:
         found.assume("workload.global_batch_size", job.workload.global_batch_size, "as dtsim run takes it")
-    return found.done()
+    return found

@@ -6,7 +6,7 @@ import pytest
 
 from simulator.lowering import lower
 from simulator.lowering.layers.casts import CAST, TRANSPOSED, add_casts
-from simulator.lowering.layers.rows import Rows
+from simulator.lowering.layers.rows import Row, Rows
 from simulator.plan.plan import Plan
 from simulator.program.program import OperatorTable, Segment
 from simulator.workload.model import load_model
@@ -18,7 +18,7 @@ from tests.lowered import workload as gpt
 MILLION = 1e6
 
 
-def casts(name: str, after_norm: bool = False) -> list[dict[str, object]]:
+def casts(name: str, after_norm: bool = False) -> list[Row]:
     rows = Rows("casts")
     add_casts(rows, "x", MILLION, precision_named(name), after_norm=after_norm, phase="forward")
     return rows.rows
@@ -26,7 +26,7 @@ def casts(name: str, after_norm: bool = False) -> list[dict[str, object]]:
 
 def moved(name: str, after_norm: bool = False) -> list[tuple[object, float, float]]:
     """(access, bytes read and written per element) of each row."""
-    return [(r["call"], r["read"] / MILLION, r["written"] / MILLION) for r in casts(name, after_norm)]
+    return [(r.call, r.read / MILLION, r.written / MILLION) for r in casts(name, after_norm)]
 
 
 @pytest.mark.parametrize("name", ["fp32", "tf32", "fp16", "bf16"])
@@ -59,9 +59,9 @@ def test_a_norm_writes_the_copy_of_one_recipe_and_finds_the_maximum_for_another(
 
 
 def test_a_kernel_is_launched_per_pass_and_the_second_copy_is_free_of_one() -> None:
-    assert [1, 0] == [r["launches"] for r in casts("fp8")]
-    assert [2, 0] == [r["launches"] for r in casts("fp8_current")]
-    assert [1] == [r["launches"] for r in casts("fp8", after_norm=True)]
+    assert [1, 0] == [r.launches for r in casts("fp8")]
+    assert [2, 0] == [r.launches for r in casts("fp8_current")]
+    assert [1] == [r.launches for r in casts("fp8", after_norm=True)]
 
 
 def test_every_narrow_recipe_is_priced_on_the_16_bit_activations_it_starts_from() -> None:
@@ -76,8 +76,8 @@ def test_what_is_gathered_is_quantised_where_it_lies_and_transposed_where_it_arr
     rows = Rows("casts")
     add_casts(rows, "x", MILLION, precision_named("fp8_current"), shards=4, phase="forward")
     cast, transposed = rows.rows
-    assert (4.0 / 4 * MILLION, 1.0 / 4 * MILLION) == (cast["read"], cast["written"])
-    assert (MILLION, MILLION, 1) == (transposed["read"], transposed["written"], transposed["launches"])
+    assert (4.0 / 4 * MILLION, 1.0 / 4 * MILLION) == (cast.read, cast.written)
+    assert (MILLION, MILLION, 1) == (transposed.read, transposed.written, transposed.launches)
 
 
 def test_sequence_parallel_layers_cast_their_part_of_the_tokens() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from simulator.errors import SpecError
-from simulator.importers.imported import Imported
+from simulator.importers.imported import Findings
 from simulator.importers.jobs import import_file, load_any_job
 from simulator.importers.show import job_text
 
@@ -19,12 +19,12 @@ bf16: auto
 """
 
 
-def of_text(folder: Path, name: str, text: str) -> Imported:
+def of_text(folder: Path, name: str, text: str) -> Findings:
     (folder / name).write_text(text)
     return import_file(folder / name)
 
 
-def lost(found: Imported) -> list[str]:
+def lost(found: Findings) -> list[str]:
     return [line.text.partition(":")[0] for line in found.not_understood]
 
 

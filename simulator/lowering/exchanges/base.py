@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from simulator.lowering.layers.rows import Rows
-from simulator.program.program import COLLECTIVE
 from simulator.remembered import hashed_once
 from simulator.units import FP32
 from simulator.workload.optimizers.base import OptimizerCost
@@ -177,29 +176,20 @@ def kernel(rows: Rows, label: str, part: Part, read: float, written: float, laun
     Args:
         read, written: bytes per weight of the part, of all launches together.
     """
-    rows.add(
-        label=f"{label}{part.what}",
-        work="memory_bound",
-        dtype="fp32",
+    rows.moves(
+        f"{label}{part.what}",
+        "fp32",
+        read * part.weights,
+        written * part.weights,
+        "optimizer",
         flops=part.weights * launches,
-        read=read * part.weights,
-        written=written * part.weights,
-        phase="optimizer",
         launches=launches,
     )
 
 
 def send(rows: Rows, label: str, part: Part, collective: str, message: float, dtype: str) -> None:
     """Add a collective of the part's group; `message` as of the column of an operator table [B]."""
-    rows.add(
-        label=f"{label}{part.what} {collective}",
-        kind=COLLECTIVE,
-        work=collective,
-        message=message,
-        group=part.group,
-        dtype=dtype,
-        phase="optimizer",
-    )
+    rows.sends(f"{label}{part.what}", collective, message, part.group, dtype, "optimizer")
 
 
 def through_owners(rows: Rows, label: str, part: Part, bits: int) -> None:

@@ -12,7 +12,6 @@ from simulator.lowering.layers.rows import Rows
 from simulator.lowering.layers.scores import scores_left
 from simulator.partition.strategies.context import QUERIES, attention_exchange
 from simulator.program.calls import AttentionCall
-from simulator.program.program import COLLECTIVE
 from simulator.workload.graph import Attention, Dim
 from simulator.workload.operator import Operator
 from simulator.workload.precision import precision_named
@@ -59,8 +58,7 @@ def attention(ctx: LayerContext, rows: Rows, o: Operator, op: Attention, phase: 
         swap_heads(ctx, rows, o, phase, *mine)
     if op.kernel in _QUANTISES:
         given = moved if phase == "backward" else moved + 2 * kv
-        part = "input" if phase == "backward" else ""
-        add_casts(rows, o.label, given / ctx.e, _QUANTISES[op.kernel], phase=phase, part=part)
+        add_casts(rows, o.label, given / ctx.e, _QUANTISES[op.kernel], phase=phase)
     if ring:
         core = {"work": "attention", "shape": (sequences, heads, length, width), "dtype": ctx.dtype}
         ring_attention(ctx, rows, {**core, "phase": phase, "launches": launches}, o, op, max(1, mine[1] // ctx.inner))
@@ -116,13 +114,12 @@ def _exchange(ctx: LayerContext, rows: Rows, o: Operator, phase: str, beside: in
     """Gather keys and values; backward their gradients are added, too."""
     exchange = attention_exchange(QUERIES)
     for name in (exchange.keys, exchange.gradients) if phase == "backward" else (exchange.keys,):
-        rows.add(
-            label=f"{o.label} keys and values {name}",
-            kind=COLLECTIVE,
-            work=name,
-            message=size,
-            group=ctx.groups.ring or ctx.groups.context,
-            dtype=ctx.dtype,
-            phase=phase,
+        rows.sends(
+            f"{o.label} keys and values",
+            name,
+            size,
+            ctx.groups.ring or ctx.groups.context,
+            ctx.dtype,
+            phase,
             beside=beside if ctx.exchange in ("ring", "hybrid") else -1,
         )

@@ -34,11 +34,10 @@ module/base.py, grad_output_preprocess: cast, gather, then transpose.  int8: sim
 from __future__ import annotations
 
 import functools
-from typing import Any
 
 from simulator.lowering.layers.rows import Rows
 from simulator.program.calls import Traffic
-from simulator.program.program import COLLECTIVE, OperatorTable
+from simulator.program.program import OperatorTable
 from simulator.workload.precision import Precision
 
 __all__ = ["CAST", "TRANSPOSED", "add_casts", "maxima_table"]
@@ -58,7 +57,10 @@ def add_casts(
     apart: bool = False,
     experts: int = 1,
     across: bool = True,
-    **common: Any,
+    *,
+    phase: str,
+    part: str | None = None,
+    launches: int | None = None,
 ) -> None:
     """Add the rows that quantise one operand; none in a precision that does not quantise.
 
@@ -71,7 +73,8 @@ def add_casts(
         experts: tensors that it is made of, each quantised by kernels of its own unless their scales are known before.
         across: whether a second copy is made, which the weight's gradient reads; none where the weight is frozen (NVIDIA/TransformerEngine
             pytorch/module/linear.py: set_usage(columnwise=backward_needs_input), requires_wgrad).
-        common: other columns of the rows, such as phase.
+        phase, part: as of `Rows.moves`.
+        launches: of the cast; left out: as many as it makes passes.
     """
     if not precision.quantises:
         return
@@ -82,24 +85,17 @@ def add_casts(
     elif after_norm and precision.norm_helps:
         passes -= 1
     copies = 2.0 if across and not precision.copies_alike else 1.0
-    common = {"work": "memory_bound", "dtype": precision.compute, **common}
     if passes:
-        rows.add(
-            label=f"{label} cast to {precision.name}",
-            call=CAST,
-            read=passes * wide * elements / shards,
-            written=copies * narrow * elements / shards,
-            **{"launches": passes * (1 if precision.shares_maxima else experts), **common},
-        )
+        kernels = passes * (1 if precision.shares_maxima else experts) if launches is None else launches
+        read, written = passes * wide * elements / shards, copies * narrow * elements / shards
+        cast = f"{label} cast to {precision.name}"
+        rows.moves(cast, precision.compute, read, written, phase, kernels, part, CAST)
     if across and precision.copies_alike:
         # a kernel of its own behind a norm that has written the copy, and of what was gathered
         alone = apart or passes == 0 or shards > 1
-        rows.add(
-            label=f"{label} transposed",
-            call=TRANSPOSED,
-            read=narrow * elements if alone else 0.0,
-            written=narrow * elements,
-            **{**common, "launches": 1 if alone else 0},
+        size = narrow * elements
+        rows.moves(
+            f"{label} transposed", precision.compute, size if alone else 0.0, size, phase, int(alone), part, TRANSPOSED
         )
 
 
@@ -118,22 +114,8 @@ def maxima_table(layers: int, group: tuple[str, ...], direction: str) -> Operato
     """
     size = 4.0 * layers * _PRODUCTS_PER_LAYER * (2 if direction == "forward" else 1)
     rows = Rows(f"maxima {direction}")
-    common = {
-        "work": "memory_bound",
-        "dtype": "fp32",
-        "phase": direction,
-        "part": "input" if direction == "backward" else "",
-    }
-    rows.add(label="join maxima", read=size, written=size, **common)
-    rows.add(
-        label="maxima all_reduce",
-        kind=COLLECTIVE,
-        work="all_reduce",
-        message=size,
-        group=group,
-        dtype="fp32",
-        phase=direction,
-        part=common["part"],
-    )
-    rows.add(label="scales from maxima", read=size, written=size, **common)
+    part = "input" if direction == "backward" else ""
+    rows.moves("join maxima", "fp32", size, size, direction)
+    rows.sends("maxima", "all_reduce", size, group, "fp32", direction, part=part)
+    rows.moves("scales from maxima", "fp32", size, size, direction)
     return rows.table()

@@ -29,7 +29,6 @@ from simulator.lowering.layers.layer_context import LayerContext
 from simulator.lowering.layers.rows import Rows
 from simulator.partition.strategies.context import HEADS, QUERIES, attention_exchange
 from simulator.program.calls import AttentionCall
-from simulator.program.program import COLLECTIVE
 from simulator.workload.graph import Attention, HeadSwap
 from simulator.workload.operator import Operator
 
@@ -84,15 +83,13 @@ def ring_attention(
     joining = _JOINING[how][backward]
     each, once = ((per_query * queries + per_key * keys) for per_query, per_key in (joining.block, joining.once))
     moved = blocks * each + once
-    rows.add(
-        label=f"{o.label} joining of partial results",
-        work="memory_bound",
-        dtype=core["dtype"],
-        read=moved / 2,
-        written=moved / 2,
-        phase=phase,
+    rows.moves(
+        f"{o.label} joining of partial results",
+        core["dtype"],
+        moved / 2,
+        moved / 2,
+        phase,
         launches=blocks * joining.launches[0] + joining.launches[1],
-        part="input" if backward else "",
     )
     shared = keys * peers * ctx.e
     # gathered at once, keys hide beside the rank's own block only; passed on block by block, beside the blocks of others
@@ -102,14 +99,13 @@ def ring_attention(
         home = peers / blocks * 4.0 / ctx.e if wide else 1.0
         wanted.append((exchange.gradients, shared * home, rest))
     for name, message, beside in wanted:
-        rows.add(
-            label=f"{o.label} keys and values {name}",
-            kind=COLLECTIVE,
-            work=name,
-            message=message,
-            group=ctx.groups.ring or ctx.groups.context,
-            dtype=core["dtype"],
-            phase=phase,
+        rows.sends(
+            f"{o.label} keys and values",
+            name,
+            message,
+            ctx.groups.ring or ctx.groups.context,
+            core["dtype"],
+            phase,
             beside=-1 if traced else beside,
         )
 
@@ -127,28 +123,19 @@ def swap_heads(ctx: LayerContext, rows: Rows, o: Operator, phase: str, heads: in
         (exchange.queries, "queries, keys and values", query + kv),
         (exchange.output, "output", query),
     ):
-        rows.add(
-            label=f"{o.label} {what} {name}",
-            kind=COLLECTIVE,
-            work=name,
-            message=message,
-            group=ctx.groups.context,
-            dtype=ctx.dtype,
-            phase=phase,
-        )
+        rows.sends(f"{o.label} {what}", name, message, ctx.groups.context, ctx.dtype, phase)
 
 
 def exchange_heads(ctx: LayerContext, rows: Rows, o: Operator, op: HeadSwap, phase: str) -> None:
     """The exchanges of heads for tokens around what is carried along whole sequences."""
     given = op.inputs[0]
     for part in op.parts:
-        rows.add(
-            label=f"{o.label} all_to_all",
-            kind=COLLECTIVE,
-            work=attention_exchange(HEADS).queries,
-            message=given.bytes * part / ctx.ways(given.dims),
-            group=(*ctx.groups.context, *ctx.groups.ring),
-            dtype=ctx.dtype,
-            phase=phase,
+        rows.sends(
+            o.label,
+            attention_exchange(HEADS).queries,
+            given.bytes * part / ctx.ways(given.dims),
+            (*ctx.groups.context, *ctx.groups.ring),
+            ctx.dtype,
+            phase,
             part="input" if phase == "backward" else "",
         )

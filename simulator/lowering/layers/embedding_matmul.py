@@ -36,15 +36,7 @@ def look_up_by_product(ctx: LayerContext, rows: Rows, o: Operator, op: Lookup, p
     along = look_up_along(ctx.layout, op.weights[0], op.outputs[0])
     tokens //= math.prod(ctx.layout.ranks(axis) for axis, divided in along.items() if divided.name == "batch")
     part = "weight" if phase == "backward" else ""
-    rows.add(
-        label=f"{o.label} one-hot rows",
-        work="memory_bound",
-        dtype=ctx.dtype,
-        read=8.0 * tokens,
-        written=float(tokens) * own * ctx.e,
-        phase=phase,
-        part=part,
-    )
+    rows.moves(f"{o.label} one-hot rows", ctx.dtype, 8.0 * tokens, float(tokens) * own * ctx.e, phase, part=part)
     if phase == "backward":
         ctx.product(rows, f"{o.label} weight gradient", (1, own, hidden, tokens), "NT", phase, part=part)
     else:

@@ -10,7 +10,6 @@ from simulator.partition.redistribute import redistribute
 from simulator.partition.strategies.base import TENSOR
 from simulator.partition.strategies.experts import EXPERT, EXPERT_TENSOR
 from simulator.program.calls import AWAITED, Call, NodeExchange
-from simulator.program.program import COLLECTIVE
 from simulator.workload.graph import Dim, Exchange, HostWait
 from simulator.workload.operator import Operator
 
@@ -62,15 +61,14 @@ def _once_per_node(ctx: LayerContext, op: Exchange, outward: bool) -> NodeExchan
 def _all_to_all(
     ctx: LayerContext, rows: Rows, label: str, size: float, copies: tuple[Dim, ...], phase: str, call: Call = None
 ) -> None:
-    rows.add(
-        label=f"{label} all_to_all",
-        kind=COLLECTIVE,
-        work="all_to_all",
+    rows.sends(
+        label,
+        "all_to_all",
+        size / ctx.ways(copies) * ctx.experts.imbalance,
+        ctx.groups.expert,
+        ctx.dtype,
+        phase,
         call=call,
-        message=size / ctx.ways(copies) * ctx.experts.imbalance,
-        group=ctx.groups.expert,
-        dtype=ctx.dtype,
-        phase=phase,
     )
 
 
@@ -91,21 +89,13 @@ def wait_for(ctx: LayerContext, rows: Rows, o: Operator, op: HostWait, phase: st
     """What the host waits for; of rows per expert it is first told to all ranks that share experts."""
     ranks = ctx.layout.ranks(EXPERT)
     if ranks > 1 and op.counts:
-        rows.add(
-            label=f"{o.label} all_gather",
-            kind=COLLECTIVE,
-            work="all_gather",
-            message=_COUNT * ranks * ctx.experts.count,
-            group=ctx.groups.expert,
-            dtype=ctx.dtype,
-            phase=phase,
-        )
-    rows.add(
-        label=o.label,
-        work="memory_bound",
+        rows.sends(o.label, "all_gather", _COUNT * ranks * ctx.experts.count, ctx.groups.expert, ctx.dtype, phase)
+    rows.moves(
+        o.label,
+        ctx.dtype,
+        o.read / ctx.ways(op.dims),
+        0.0,
+        phase,
         call=AWAITED,
-        dtype=ctx.dtype,
-        read=o.read / ctx.ways(op.dims),
-        phase=phase,
         launches=o.launches * (ctx.experts.count // ranks if op.looped else 1),
     )

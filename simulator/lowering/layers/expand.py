@@ -6,7 +6,6 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
 
 from simulator.lowering.layers.asks import Asks, layer_asks
 from simulator.lowering.layers.contexts import contexts_of
@@ -82,12 +81,12 @@ class LayerCost:
             part of a layer nothing.
     """
 
-    tables: Mapping[str, Callable[[], OperatorTable]]
-    saved: tuple[Tensor, ...]
-    forward_mark: tuple[Tensor, ...]
-    backward_mark: tuple[Tensor, ...]
-    parameters: float
-    input_bytes: float
+    tables: Mapping[str, Callable[[], OperatorTable]] = field(default_factory=dict)
+    saved: tuple[Tensor, ...] = ()
+    forward_mark: tuple[Tensor, ...] = ()
+    backward_mark: tuple[Tensor, ...] = ()
+    parameters: float = 0.0
+    input_bytes: float = 0.0
     again: tuple[Tensor, ...] = ()
     unit_mark: tuple[Tensor, ...] = ()
     expert_parameters: float = 0.0
@@ -234,8 +233,7 @@ def _layer_cost(
     """The cost of one kind of layer."""
     style, precision = ctx.style, ctx.precision
     part = _part(ctx, model, kind, sizes, vocabulary)
-    plain = _plain(ctx, model, kind, sizes, vocabulary, experts_apart)
-    stream = plain.stream
+    plain, stream = _plain(ctx, model, kind, sizes, vocabulary, experts_apart), _stream_ways(ctx)
     kept_in_parts = recompute.kind == "full" and style.divides_checkpoints and ctx.tensor > 1 and stream == 1
     input_ways = ctx.tensor if kept_in_parts else stream
     kept, again, rows_of_experts = saved_tensors(ctx, part, recompute, ending, input_ways)
@@ -269,13 +267,11 @@ def _layer_cost(
             tables=dict.fromkeys(("backward", "input_gradient"), lambda: backward().table())
             | dict.fromkeys(("forward", "weight_gradient"), Rows("nothing").table),
             rows={"forward": lambda: Rows("nothing"), "backward": backward},
-            saved=(),
-            forward_mark=(),
             backward_mark=(carried, *marks(kind, "workspace", widest)),
-            parameters=0.0,
             input_bytes=part.input_bytes / stream,
         )
-    return LayerCost(
+    return replace(
+        plain,
         tables={
             "forward": lambda: _table(forward()),
             "backward": lambda: backward().table(),
@@ -289,40 +285,19 @@ def _layer_cost(
         backward_mark=plain.backward_mark if chained else (*again, *plain.backward_mark),
         again=again if chained else (),
         unit_mark=(*again, *plain.unit_mark),
-        parameters=plain.parameters,
-        summed=plain.summed,
         input_bytes=(part.boundary_bytes or part.input_bytes) / stream,
-        expert_parameters=plain.expert_parameters,
-        frozen=plain.frozen,
-        weights=plain.weights,
-        between=plain.between,
         matrices=functools.partial(weight_matrices, ctx, part, experts_apart)
         if is_layer(kind) or kind == MTP_LAYER
         else tuple,
     )
 
 
-class _Plain(NamedTuple):
-    """What of a layer's cost is the same whatever it makes again: as in `LayerCost`, and how many ways its input is divided."""
-
-    stream: float
-    forward_mark: tuple[Tensor, ...]
-    backward_mark: tuple[Tensor, ...]
-    unit_mark: tuple[Tensor, ...]
-    parameters: float
-    summed: tuple[tuple[str, tuple[str, ...], float], ...]
-    expert_parameters: float
-    frozen: Frozen
-    weights: tuple[WeightTensor, ...]
-    between: float
-
-
 @functools.lru_cache(maxsize=2048)
-def _plain(ctx: LayerContext, model: Model, kind: str, sizes: Sizes, vocabulary: int, experts_apart: bool) -> _Plain:
+def _plain(ctx: LayerContext, model: Model, kind: str, sizes: Sizes, vocabulary: int, experts_apart: bool) -> LayerCost:
+    """What of a layer's cost is the same whatever it makes again."""
     sequences, length = sizes[:2]
     style, precision, layout = ctx.style, ctx.precision, ctx.layout
     part = _part(ctx, model, kind, sizes, vocabulary)
-    stream = _stream_ways(ctx, part)
     if len(layout.tensor) > 1:
         products = (o.op for o in part.operators if o.work == "gemm")
         layout.check(t for op in products for t in (*op.inputs, *op.outputs, *op.weights))
@@ -339,14 +314,15 @@ def _plain(ctx: LayerContext, model: Model, kind: str, sizes: Sizes, vocabulary:
         unit_mark = backward_mark
     else:
         plain_norm = not style.fused_norm and model.norm != "layer_norm"
-        temporaries = functools.partial(backward_temporaries, ctx, part, part.input_bytes / stream, plain_norm)
+        temporaries = functools.partial(
+            backward_temporaries, ctx, part, part.input_bytes / _stream_ways(ctx), plain_norm
+        )
         back = gathered_bytes(ctx, part)[1] if len(layout.tensor) > 1 else 0.0
         (grad, _), (beside, made) = temporaries(), temporaries(stay=True)
         forward_mark, backward_mark = (), marks(kind, "gradients of activations", grad + back)
         gradients = Tensor(name=f"unsharded gradients of {kind} so far", category="gradients", bytes=made)
         unit_mark = (*marks(kind, "gradients of activations", beside + back), gradients)
-    return _Plain(
-        stream=stream,
+    return LayerCost(
         forward_mark=forward_mark,
         backward_mark=backward_mark,
         unit_mark=unit_mark,
@@ -431,7 +407,7 @@ def _add(
         rows.mark(first, started_by(operator.op, graphs, is_layer(kind)), operator.op)
 
 
-def _stream_ways(ctx: LayerContext, part: LayerPart) -> float:
+def _stream_ways(ctx: LayerContext) -> float:
     """How many ways a layer's input is divided."""
     return ctx.ways((Dim("batch", 1), Dim("sequence", ctx.tokens), Dim("hidden", ctx.hidden)))
 
@@ -439,12 +415,4 @@ def _stream_ways(ctx: LayerContext, part: LayerPart) -> float:
 def _stack(rows: Rows, saved: tuple[Tensor, ...], dtype: str) -> None:
     """Copy what a layer keeps into the stacks of all layers, where layers are turns of one loop."""
     for tensor in saved:
-        rows.add(
-            label=f"{tensor.name} to its stack",
-            work="memory_bound",
-            call=Traffic("stack"),
-            dtype=dtype,
-            read=tensor.bytes,
-            written=tensor.bytes,
-            phase="forward",
-        )
+        rows.moves(f"{tensor.name} to its stack", dtype, tensor.bytes, tensor.bytes, "forward", call=Traffic("stack"))

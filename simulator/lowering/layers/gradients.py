@@ -37,13 +37,12 @@ def accumulate(ctx: LayerContext, rows: Rows, label: str, elements: float, made:
     written = added * (wide + copied) + taken * cast * wide + bucket
     if not read:
         return
-    rows.add(
-        label=f"{label} gradient accumulation",
-        work="memory_bound",
-        dtype=ctx.dtype,
-        read=read * elements,
-        written=written * elements,
-        phase="backward",
-        part="weight",
+    rows.moves(
+        f"{label} gradient accumulation",
+        ctx.dtype,
+        read * elements,
+        written * elements,
+        "backward",
         launches=2 if copied or bucket else 1,
+        part="weight",
     )

@@ -7,7 +7,6 @@ from simulator.lowering.layers.division import hops
 from simulator.lowering.layers.layer_context import LayerContext
 from simulator.lowering.layers.rows import Rows
 from simulator.partition.redistribute import redistribute
-from simulator.program.program import COLLECTIVE
 from simulator.workload.graph import Kernel
 from simulator.workload.operator import Operator
 
@@ -29,17 +28,9 @@ def gather_pieces(
         partitioned: by DeepSpeed's code; else by a list of tensors alone.
     """
     part = "" if phase == "forward" else "input"
-    common = {"dtype": dtype, "phase": phase, "part": part}
-    rows.add(label=f"{what} all_gather", kind=COLLECTIVE, work="all_gather", message=size, group=group, **common)
+    rows.sends(what, "all_gather", size, group, dtype, phase, part=part)
     read, written = _PARTITIONED if partitioned else _LIST
-    rows.add(
-        label=f"{what} copies",
-        work="memory_bound",
-        read=read * size,
-        written=written * size,
-        launches=max(read, written),
-        **common,
-    )
+    rows.moves(f"{what} copies", dtype, read * size, written * size, phase, max(read, written), part)
 
 
 def join_logits(ctx: LayerContext, rows: Rows, o: Operator, op: Kernel, phase: str) -> None:
@@ -54,15 +45,7 @@ def join_logits(ctx: LayerContext, rows: Rows, o: Operator, op: Kernel, phase: s
     if phase != "backward":
         ctx.move(rows, gathers, logits, phase, "logits")
     moved = logits / (ctx.ways(given) if phase == "backward" else gathers[-1].ways)
-    rows.add(
-        label="logits joined",
-        work="memory_bound",
-        dtype=ctx.dtype,
-        read=moved,
-        written=moved,
-        phase=phase,
-        part="input" if phase == "backward" else "",
-    )
+    rows.moves("logits joined", ctx.dtype, moved, moved, phase)
 
 
 def sum_input_gradients(ctx: LayerContext, rows: Rows, o: Operator, size: float) -> None:
@@ -74,13 +57,6 @@ def sum_input_gradients(ctx: LayerContext, rows: Rows, o: Operator, size: float)
     sums = len(o.widths) - 1
     if sums:
         read, kernels = (sums + 1, 1) if ctx.style.fused_residual else (2 * sums, sums)
-        rows.add(
-            label=f"{o.label} input gradients summed",
-            work="memory_bound",
-            dtype=ctx.dtype,
-            read=read * size,
-            written=kernels * size,
-            phase="backward",
-            part="input",
-            launches=kernels,
+        rows.moves(
+            f"{o.label} input gradients summed", ctx.dtype, read * size, kernels * size, "backward", launches=kernels
         )

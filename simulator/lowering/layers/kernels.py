@@ -73,7 +73,7 @@ def kernel_backward(ctx: LayerContext, rows: Rows, o: Operator, op: Kernel) -> N
         return
     if op.role != "loss":
         _statistics(ctx, rows, o, op, _between_parts(ctx, op), "backward")
-    _row(ctx, rows, o, op, fields, "backward", o.backward_launches, part="input")
+    _row(ctx, rows, o, op, fields, "backward", o.backward_launches)
     _cross(ctx, rows, op, "backward")
     if isinstance(op, HeadSwap):
         exchange_heads(ctx, rows, o, op, "backward")
@@ -99,15 +99,7 @@ def _table_gradient(ctx: LayerContext, rows: Rows, o: Operator, op: Lookup) -> N
     """Zeros of the whole table, into which gradients are scattered (ATen embedding_dense_backward), and what adds it to its buffer."""
     words = float(count(ctx.layout.local_tensor(op.weights[0]).dims))
     made = op.outputs[0].element or ctx.e
-    rows.add(
-        label=f"{o.label} gradient zeros",
-        work="memory_bound",
-        dtype=ctx.dtype,
-        written=made * words,
-        phase="backward",
-        launches=0,  # one of the look-up's
-        part="weight",
-    )
+    rows.moves(f"{o.label} gradient zeros", ctx.dtype, 0.0, made * words, "backward", launches=0, part="weight")
     accumulate(ctx, rows, o.label, words, made)
 
 
@@ -143,16 +135,14 @@ def _statistics(ctx: LayerContext, rows: Rows, o: Operator, op: Kernel, parts: H
         return
     backward = phase == "backward"
     elements = float(count(op.moves[0].dims))
-    rows.add(
-        label=f"{o.label} sums of parts",
-        work="memory_bound",
+    rows.moves(
+        f"{o.label} sums of parts",
+        ctx.dtype,
+        elements * op.inputs[0].element * (2.0 if backward else 1.0) / ctx.moved_ways(op)[0],
+        0.0,
+        phase,
         call=Traffic("layer"),
-        dtype=ctx.dtype,
-        read=elements * op.inputs[0].element * (2.0 if backward else 1.0) / ctx.moved_ways(op)[0],
-        written=0.0,
-        phase=phase,
         launches=len(op.weights),
-        part="input" if backward else "",
     )
     reduced = elements / math.prod(d.size for d in op.reduces)
     ctx.move(rows, parts, FP32 * op.sums * reduced, phase, f"{o.label} sums")
@@ -190,16 +180,7 @@ def _cross(ctx: LayerContext, rows: Rows, op: Kernel, phase: str) -> None:
         return
     ctx.collective(rows, "all_to_all", size, phase, made.name, axes=(TENSOR,), part=part)
     passes = 2 if backward else 1
-    rows.add(
-        label=f"{made.name} side by side",
-        work="memory_bound",
-        dtype=ctx.dtype,
-        read=passes * size,
-        written=passes * size,
-        phase=phase,
-        launches=passes,
-        part=part,
-    )
+    rows.moves(f"{made.name} side by side", ctx.dtype, passes * size, passes * size, phase, launches=passes)
 
 
 def _moved_operands(layout: Layout, o: Operator, op: Kernel) -> list[tuple[int, Hops, Hops]]:
@@ -240,7 +221,7 @@ def _row(
     fields: tuple[str, str],
     phase: str,
     launches: int,
-    part: str = "",
+    part: str | None = None,
     label: str = "",
     access: str = "",
 ) -> None:
@@ -253,14 +234,4 @@ def _row(
         access = "sorted" if ctx.style.sorts_row_sums else "atomic"
     mine = ctx.experts.count // ctx.layout.ranks(EXPERT)
     launches = launches * (mine if op.looped else 1) + op.per_expert * mine * (2 if phase == "backward" else 1)
-    rows.add(
-        label=label or o.label,
-        work="memory_bound",
-        call=Traffic(access),
-        dtype=ctx.dtype,
-        read=read,
-        written=written,
-        phase=phase,
-        launches=launches,
-        part=part,
-    )
+    rows.moves(label or o.label, ctx.dtype, read, written, phase, call=Traffic(access), launches=launches, part=part)

@@ -13,7 +13,6 @@ from simulator.partition.layout import Layout
 from simulator.partition.strategies.base import TENSOR
 from simulator.partition.strategies.experts import EXPERT
 from simulator.program.calls import Convolved, Product
-from simulator.program.program import COLLECTIVE
 from simulator.remembered import hashed_once
 from simulator.workload.graph import Dim, Kernel
 from simulator.workload.graph import Product as ProductOp
@@ -157,14 +156,13 @@ class LayerContext:
         It runs beside a row where the framework can, or `always`; 0 launches: another row starts it.
         """
         if name:
-            rows.add(
-                label=f"{label} {name}",
-                kind=COLLECTIVE,
-                work=name,
-                message=message,
-                group=self.group(axes) if axes else self.groups.tensor,
-                dtype=self.dtype,
-                phase=phase,
+            rows.sends(
+                label,
+                name,
+                message,
+                self.group(axes) if axes else self.groups.tensor,
+                self.dtype,
+                phase,
                 beside=beside if self.overlaps or always else -1,
                 part=part,
                 launches=launches,
@@ -190,16 +188,7 @@ class LayerContext:
 
     def _ordered(self, rows: Rows, size: float, phase: str, label: str) -> None:
         """Copy sequences from where each rank's parts lie behind each other, or to there."""
-        part = "input" if phase == "backward" else ""
-        rows.add(
-            label=f"{label} parts of sequences",
-            work="memory_bound",
-            dtype=self.dtype,
-            read=size,
-            written=size,
-            phase=phase,
-            part=part,
-        )
+        rows.moves(f"{label} parts of sequences", self.dtype, size, size, phase)
 
     def product(
         self, rows: Rows, label: str, shape: tuple[int, int, int, int], order: str, phase: str, **more: Any

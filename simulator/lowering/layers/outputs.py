@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from dataclasses import fields, replace
-from typing import Any
+from dataclasses import replace
+from itertools import starmap
 
 from simulator.lowering.layers.expand import LayerCost
-from simulator.lowering.layers.rows import Rows
+from simulator.lowering.layers.rows import Row, Rows
 from simulator.program.calls import Traffic
-from simulator.program.program import COLLECTIVE, OperatorTable, Tensor
+from simulator.program.program import OperatorTable, Tensor
 from simulator.units import BYTES_PER_ELEMENT
 
 __all__ = ["on_one_rank"]
@@ -53,24 +53,23 @@ def _times(tensor: Tensor, ranks: int) -> Tensor:
 def _table(make: Callable[[], OperatorTable], collective: str, ranks: int, group: tuple[str, ...]) -> OperatorTable:
     """A table whose kernels of the loss work on all ranks' outputs, gathered before them or scattered behind them."""
     table = make()
-    names = [field.name for field in fields(table) if field.name != "name"]
-    rows: list[dict[str, Any]] = [{name: getattr(table, name)[i] for name in names} for i in range(len(table))]
-    loss = [i for i, row in enumerate(rows) if row["call"] == _LOSS]
+    rows = list(starmap(Row, zip(*[getattr(table, name) for name in Row._fields], strict=True)))
+    loss = [i for i, row in enumerate(rows) if row.call == _LOSS]
     if not loss or not collective:
         return table
     for i in loss:
-        rows[i] |= {name: rows[i][name] * ranks for name in ("flops", "read", "written")}
+        row = rows[i]
+        rows[i] = row._replace(flops=row.flops * ranks, read=row.read * ranks, written=row.written * ranks)
     out = Rows(table.name)
     out.rows = rows
     at = loss[0] if collective == "gather" else loss[-1] + 1
-    out.add(
-        label=f"outputs {collective}",
-        kind=COLLECTIVE,
-        work=collective,
-        message=ranks * _output(table, loss),
-        group=group,
-        dtype=table.dtype[at - 1 if collective == "gather" else at],
-        phase=table.phase[loss[0]],
+    out.sends(
+        "outputs",
+        collective,
+        ranks * _output(table, loss),
+        group,
+        table.dtype[at - 1 if collective == "gather" else at],
+        table.phase[loss[0]],
         part=table.part[loss[0]],
     )
     out.rows.insert(at, out.rows.pop())

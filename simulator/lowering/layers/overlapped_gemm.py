@@ -50,12 +50,4 @@ def write_in_pieces(
             following = before + 2 if i + 1 < pieces else -1
             message(rows, "reduce_scatter", scattered / pieces, phase, f"{label} piece {i}", beside=following)
     if scattered and ctx.copied:
-        rows.add(
-            label=f"{label} sum of pieces",
-            work="memory_bound",
-            dtype=ctx.dtype,
-            read=scattered,
-            written=scattered / ctx.tensor,
-            phase=phase,
-            part="input" if phase == "backward" else "",
-        )
+        rows.moves(f"{label} sum of pieces", ctx.dtype, scattered, scattered / ctx.tensor, phase)

@@ -144,7 +144,6 @@ def _quantise(
     """
     between = d.around.columns if phase == "backward" else d.around.rows
     if not (ctx.style.fuses_experts and d.around.experts and between):
-        part = "input" if phase == "backward" else ""
         shards = math.prod(hop.ranks for hop in gathers) if ctx.precision.gathers_narrow else 1
         experts = d.shape[0] if d.around.experts else 1
         add_casts(
@@ -158,7 +157,6 @@ def _quantise(
             experts,
             across=not op.frozen,
             phase=phase,
-            part=part,
         )
 
 
@@ -185,15 +183,14 @@ def _linear_backward(ctx: LayerContext, rows: Rows, o: Operator, op: Product) ->
     if not panels:
         sum_input_gradients(ctx, rows, o, wide / _divided(ctx, d))
     if o.backward_read:
-        rows.add(
-            label=f"{o.label} bias gradient",
-            work="memory_bound",
-            dtype=ctx.dtype,
-            read=o.backward_read / _bias_share(ctx, op, d),
-            written=0.0,
-            phase="backward",
-            part="weight",
+        rows.moves(
+            f"{o.label} bias gradient",
+            ctx.dtype,
+            o.backward_read / _bias_share(ctx, op, d),
+            0.0,
+            "backward",
             launches=2 * (d.shape[0] if op.looped else 1),
+            part="weight",
         )
 
 
@@ -327,15 +324,14 @@ def _slice_gradients(ctx: LayerContext, rows: Rows, o: Operator, shape: tuple[in
     """Make the gradient of all experts' tensor out of each one's: zeros of the whole, the slice copied in, the sum with the others'."""
     experts, n, k = shape
     one = ctx.e * float(n * k)
-    rows.add(
-        label=f"{o.label} gradients of slices",
-        work="memory_bound",
-        dtype=ctx.dtype,
-        read=(2 * experts + 1) * experts * one,
-        written=(2 * experts + 1) * experts * one,
-        phase="backward",
-        part="weight",
+    rows.moves(
+        f"{o.label} gradients of slices",
+        ctx.dtype,
+        (2 * experts + 1) * experts * one,
+        (2 * experts + 1) * experts * one,
+        "backward",
         launches=3 * experts,
+        part="weight",
     )
 
 
@@ -343,15 +339,7 @@ def _cast_weights(ctx: LayerContext, rows: Rows, o: Operator, d: Division, phase
     """Copy fp32 weights into the format of the product: once per forward pass, which autocast keeps for the backward pass."""
     b, _, _, k = d.shape
     elements = float(b * sum(d.widths) * k)
-    rows.add(
-        label=f"{o.label} weight cast",
-        work="memory_bound",
-        dtype=ctx.dtype,
-        read=FP32 * elements,
-        written=ctx.e * elements,
-        phase=phase,
-        launches=len(d.widths),
-    )
+    rows.moves(f"{o.label} weight cast", ctx.dtype, FP32 * elements, ctx.e * elements, phase, launches=len(d.widths))
 
 
 def _widen(ctx: LayerContext, rows: Rows, o: Operator, op: Product, d: Division, phase: str) -> None:
@@ -360,14 +348,12 @@ def _widen(ctx: LayerContext, rows: Rows, o: Operator, op: Product, d: Division,
         return
     b, _, _, k = d.shape
     elements = float(b * sum(d.widths) * k)
-    rows.add(
-        label=f"{o.label} weight widened",
-        work="memory_bound",
-        dtype=ctx.dtype,
-        read=op.matrices[0].element * elements,
-        written=ctx.e * elements,
-        phase=phase,
-        part="input" if phase == "backward" else "",
+    rows.moves(
+        f"{o.label} weight widened",
+        ctx.dtype,
+        op.matrices[0].element * elements,
+        ctx.e * elements,
+        phase,
         launches=len(d.widths),
     )
 
@@ -382,28 +368,11 @@ def _transpose(ctx: LayerContext, rows: Rows, o: Operator, op: Product, d: Divis
         return
     b, _, _, k = d.shape
     size = float(b * sum(d.widths) * k)
-    rows.add(
-        label=f"{o.label} weight transposed",
-        work="memory_bound",
-        call=TRANSPOSED,
-        dtype=ctx.dtype,
-        read=size,
-        written=size,
-        phase="backward",
-        part="input",
-    )
+    rows.moves(f"{o.label} weight transposed", ctx.dtype, size, size, "backward", call=TRANSPOSED)
 
 
 def _rescale(ctx: LayerContext, rows: Rows, label: str, elements: float, part: str) -> None:
     """Multiply a product by the scales of its rows and columns, where it is made without them."""
     if ctx.precision.rescales:
         moved = ctx.e * elements
-        rows.add(
-            label=f"{label} rescaled",
-            work="memory_bound",
-            dtype=ctx.dtype,
-            read=moved,
-            written=moved,
-            phase="backward",
-            part=part,
-        )
+        rows.moves(f"{label} rescaled", ctx.dtype, moved, moved, "backward", part=part)

@@ -20,7 +20,6 @@ from simulator.lowering.layers.attention import heads_held
 from simulator.lowering.layers.layer_context import LayerContext
 from simulator.lowering.layers.rows import Rows
 from simulator.partition.strategies.context import QUERIES, RING_SELF_ATTENTION, attention_exchange
-from simulator.program.program import COLLECTIVE
 from simulator.workload.graph import Product
 from simulator.workload.operator import Operator
 
@@ -60,14 +59,13 @@ def _collective(ctx: LayerContext, rows: Rows, o: Operator, op: Product, name: s
     """One among the ranks of a sequence, of the right operand or its gradient."""
     batch, keys, _, width = op.inputs[1].dims
     groups = heads_held(ctx, o, op.inputs[1].dims)
-    rows.add(
-        label=f"{o.label} {'keys' if op.makes_scores else 'values'} {name}",
-        kind=COLLECTIVE,
-        work=name,
-        message=float(batch.size * keys.size * groups * width.size) * ctx.e,
-        group=ctx.groups.context,
-        dtype=ctx.dtype,
-        phase=phase,
+    rows.sends(
+        f"{o.label} {'keys' if op.makes_scores else 'values'}",
+        name,
+        float(batch.size * keys.size * groups * width.size) * ctx.e,
+        ctx.groups.context,
+        ctx.dtype,
+        phase,
     )
 
 
@@ -96,13 +94,12 @@ def _blocks(
     ctx.product(rows, label, (b, m, n, k), order, phase, part=part, launches=o.peers)
     made = float(b * m * n) * ctx.e
     zeros = 0.0 if fresh else float(shape[0] * shape[1] * shape[2]) * ctx.e
-    rows.add(
-        label=f"{label} blocks put together",
-        work="memory_bound",
-        dtype=ctx.dtype,
-        read=made if fresh else 2 * made,
-        written=made + zeros,
-        phase=phase,
+    rows.moves(
+        f"{label} blocks put together",
+        ctx.dtype,
+        made if fresh else 2 * made,
+        made + zeros,
+        phase,
         launches=o.peers + (not fresh),
         part=part,
     )

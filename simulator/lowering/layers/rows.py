@@ -2,35 +2,35 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
-from simulator.program.calls import FETCHED, JOINED, STREAM, SYNCHRONISED
+from simulator.program.calls import FETCHED, JOINED, STREAM, SYNCHRONISED, Call
 from simulator.program.operator_table import operator_table
-from simulator.program.program import COMPUTE, EAGER, OperatorTable
+from simulator.program.program import COLLECTIVE, COMPUTE, EAGER, OperatorTable
 from simulator.workload.graph import Op
 
-__all__ = ["Rows", "fetch", "synchronise"]
+__all__ = ["Row", "Rows", "fetch", "synchronise"]
 
 
-_PLAIN: dict[str, Any] = {
-    "label": "",
-    "kind": COMPUTE,
-    "work": "",
-    "shape": (0, 0, 0, 0),
-    "call": None,
-    "dtype": "",
-    "flops": 0.0,
-    "read": 0.0,
-    "written": 0.0,
-    "message": 0.0,
-    "group": (),
-    "phase": "forward",
-    "launches": 1,
-    "part": "",
-    "beside": -1,
-    "captured": EAGER,
-}
-"""A row of which nothing is said."""
+class Row(NamedTuple):
+    """One row: a number or word for every column of `OperatorTable`."""
+
+    label: str = ""
+    kind: int = COMPUTE
+    work: str = ""
+    shape: tuple[int, int, int, int] = (0, 0, 0, 0)
+    call: Call = None
+    dtype: str = ""
+    flops: float = 0.0
+    read: float = 0.0
+    written: float = 0.0
+    message: float = 0.0
+    group: tuple[str, ...] = ()
+    phase: str = "forward"
+    launches: int = 1
+    part: str = ""
+    beside: int = -1
+    captured: int = EAGER
 
 
 class Rows:
@@ -41,55 +41,93 @@ class Rows:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.rows: list[dict[str, Any]] = []
+        self.rows: list[Row] = []
         self.ops: list[Op | None] = []
 
-    def add(self, **row: Any) -> int:
+    def add(self, **columns: Any) -> int:
         """Append a row; returns its index."""
-        made = _PLAIN | row
-        if made["call"] is None and made["work"] == "memory_bound":
-            made["call"] = STREAM
-        self.rows.append(made)
+        self.rows.append(Row(**columns))
         self.ops.append(None)
         return len(self.rows) - 1
 
+    def moves(
+        self,
+        label: str,
+        dtype: str,
+        read: float,
+        written: float,
+        phase: str,
+        launches: int = 1,
+        part: str | None = None,
+        call: Call = STREAM,
+        flops: float = 0.0,
+    ) -> int:
+        """Append a kernel that moves so many bytes; returns its index.
+
+        Args:
+            part: left out: what runs backward belongs to the gradient of the input.
+        """
+        if part is None:
+            part = "input" if phase == "backward" else ""
+        return self.add(
+            label=label,
+            work="memory_bound",
+            call=call,
+            dtype=dtype,
+            flops=flops,
+            read=read,
+            written=written,
+            phase=phase,
+            launches=launches,
+            part=part,
+        )
+
+    def sends(
+        self, label: str, collective: str, message: float, group: tuple[str, ...], dtype: str, phase: str, **more: Any
+    ) -> int:
+        """Append a collective, whose name ends its label; returns its index.
+
+        Args:
+            message: as in `OperatorTable` [B].
+            group: mesh axes of its ranks.
+            more: other columns.
+        """
+        return self.add(
+            label=f"{label} {collective}",
+            kind=COLLECTIVE,
+            work=collective,
+            message=message,
+            group=group,
+            dtype=dtype,
+            phase=phase,
+            **more,
+        )
+
     def mark(self, first: int, captured: int, op: Op) -> None:
         """Say of all rows from the first-th on what starts them, and which operation they run."""
-        for row in self.rows[first:]:
-            row["captured"] = captured
+        self.rows[first:] = [row._replace(captured=captured) for row in self.rows[first:]]
         self.ops[first:] = [op] * (len(self.rows) - first)
 
     def join(self, others: Rows) -> None:
-        """Append the rows of others, which stay as they are."""
+        """Append the rows of others."""
         start = len(self.rows)
-        self.rows += [row | {"beside": row["beside"] + start} if row["beside"] >= 0 else row for row in others.rows]
+        self.rows += [row._replace(beside=row.beside + start) if row.beside >= 0 else row for row in others.rows]
         self.ops += others.ops
 
     def table(self, half: str = "") -> OperatorTable:
         """Return the table, or one half of a split backward: weight gradients apart from all else."""
         rows, name = self.rows, self.name
         if half:
-            keep = [i for i, r in enumerate(rows) if (r["part"] == "weight") == (half == "weight")]
+            keep = [i for i, row in enumerate(rows) if (row.part == "weight") == (half == "weight")]
             place = {old: new for new, old in enumerate(keep)} | {-1: -1}
-            rows = [rows[i] | {"beside": place.get(rows[i]["beside"], -1)} for i in keep]
+            rows = [rows[i]._replace(beside=place.get(rows[i].beside, -1)) for i in keep]
             name = f"{name}, {half} gradient"
-        if not rows:
-            return operator_table(name, {})
-        return operator_table(name, dict(zip(_PLAIN, zip(*[row.values() for row in rows], strict=True), strict=True)))
+        return operator_table(name, dict(zip(Row._fields, zip(*rows, strict=True), strict=True)) if rows else {})
 
 
 def synchronise(rows: Rows, phase: str) -> None:
     """Let the host wait for the GPU here, before it starts what follows."""
-    part = "input" if phase == "backward" else ""
-    rows.add(
-        label="layer synchronised",
-        work="memory_bound",
-        call=SYNCHRONISED,
-        phase=phase,
-        part=part,
-        launches=0,
-        dtype="fp32",
-    )
+    rows.moves("layer synchronised", "fp32", 0.0, 0.0, phase, launches=0, call=SYNCHRONISED)
 
 
 def fetch(rows: Rows, label: str, modules: int, phase: str, slices: int = 0) -> None:
@@ -98,15 +136,6 @@ def fetch(rows: Rows, label: str, modules: int, phase: str, slices: int = 0) -> 
     Args:
         slices: parts of theirs that it handles one by one.
     """
-    rows.add(
-        label=f"{label} weights fetched", work="memory_bound", call=FETCHED, phase=phase, launches=modules, dtype="fp32"
-    )
+    rows.moves(f"{label} weights fetched", "fp32", 0.0, 0.0, phase, launches=modules, part="", call=FETCHED)
     if slices:
-        rows.add(
-            label=f"{label} weights joined",
-            work="memory_bound",
-            call=JOINED,
-            phase=phase,
-            launches=slices,
-            dtype="fp32",
-        )
+        rows.moves(f"{label} weights joined", "fp32", 0.0, 0.0, phase, launches=slices, part="", call=JOINED)

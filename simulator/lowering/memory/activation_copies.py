@@ -132,7 +132,7 @@ def _layers(state: State, wanted: np.ndarray) -> np.ndarray:
             word = "forward" if kind == 0 else "backward"
             for variant in range(3):
                 actions = np.flatnonzero(
-                    wanted & (class_of == number) & (state.order.kind == kind) & (state.variant == variant)
+                    wanted & (class_of == number) & (state.order.kind == kind) & (state.structure.variant == variant)
                 )
                 if len(actions):
                     places = _places(state.cuts[(number, word, variant)].pieces, apart, word)

@@ -25,8 +25,7 @@ from simulator.lowering.layers.rows import Rows
 from simulator.lowering.memory.host_shards import BUFFERS, at_home, returns_master, shard_bytes
 from simulator.lowering.steps.parameters import Held, rank_held
 from simulator.lowering.steps.state import State
-from simulator.lowering.steps.structure import Batch
-from simulator.program.program import COMPUTE, COPY, Link, OperatorTable, Segment, Tensor
+from simulator.program.program import COMPUTE, COPY, OperatorTable, Segment, Tensor
 from simulator.units import BYTES_PER_ELEMENT
 from simulator.workload.optimizers import optimizer_cost
 
@@ -51,18 +50,7 @@ MASTER = float(BYTES_PER_ELEMENT["fp32"])
 
 def copy_link(state: State, what: str, name: str, size: float, dtype: str) -> int:
     """Add a copy or an update on the host; returns its item."""
-    return state.add_item(
-        Link(
-            name=f"{what} {name}",
-            kind=COPY,
-            message=size,
-            dtype=dtype,
-            group=(),
-            pipeline_ranks=(),
-            account="host",
-            collective=what,
-        )
-    )
+    return state.link(what, name, size, dtype, (), kind=COPY, account="host")
 
 
 def add_copies(
@@ -80,8 +68,7 @@ def add_copies(
         issued: the compute row after which each is issued, -1 = at the start, none later than any that it waits for; None: when all
             others are (`copy_order`).
     """
-    streams = state.lanes(lane)
-    rows = state.add_rows(Batch(item=items, kind=COPY, rank=rank, streams=streams[rank][:, None]))
+    rows = state.mine().on_lane(lane, items, rank, COPY)
     state.issued.append((rows, rows if issued is None else _in_turn(issued, rank)))
     if after is not None:
         state.wait(rows, after)
@@ -230,10 +217,7 @@ def _cast(state: State, after: np.ndarray, returned: dict[Held, float]) -> np.nd
             table = _cast_of(returned[held], state.workload.numbers.element)
             known[held] = state.add_item(Segment(name="cast updated weights", pieces=((table, 1),), phase="optimizer"))
         items.append(known[held])
-    compute = state.lanes("compute")
-    added = state.add_rows(
-        Batch(item=np.array(items), kind=COMPUTE, rank=np.arange(state.ranks), streams=compute[:, None], action=4)
-    )
+    added = state.mine().on_lane("compute", np.array(items), np.arange(state.ranks), COMPUTE, action=4)
     state.wait(added, after)
     return added
 
@@ -242,12 +226,5 @@ def _cast(state: State, after: np.ndarray, returned: dict[Held, float]) -> np.nd
 def _cast_of(count: float, element: int) -> OperatorTable:
     """So many weights written in `element` bytes from fp32."""
     rows = Rows("cast of updated weights")
-    rows.add(
-        label="cast updated weights",
-        work="memory_bound",
-        dtype="fp32",
-        read=MASTER * count,
-        written=element * count,
-        phase="optimizer",
-    )
+    rows.moves("cast updated weights", "fp32", MASTER * count, element * count, "optimizer")
     return rows.table()

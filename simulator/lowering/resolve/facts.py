@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from dataclasses import fields
+from typing import Any
 
 from simulator.errors import PlanError, SimulatorError
 from simulator.lowering.exchanges import EXCHANGES
@@ -172,24 +173,29 @@ class Facts:
         """The kernels of the code, with what the plan says of them."""
         plan, framework, numbers = self.plan, self.framework, self.workload.numbers
         said = functools.partial(chosen, plan, framework)
-        return _style(
-            framework,
-            said("attention"),
-            said("dropout"),
-            plan.narrow_gate_input,
-            not said("vocabulary_parallel_loss") and self.divides_vocabulary,
-            said("fused_cross_entropy"),
-            said("gradient_accumulation_fusion"),
-            plan.loss_chunks or 1,
-            self.expert_group,
-            expert_loop(plan, framework, self.exchange),
-            said("expert_permute_fusion"),
-            said("partition_activations"),
-            numbers.micro_scaled,
-            self.gradient == "fp32" and numbers.master_weights,
-            len(self.layout.tensor) > 1,
-            self.divides_vocabulary and self.layout.tensor_ranks > 1,
-        )
+        gathers = not said("vocabulary_parallel_loss") and self.divides_vocabulary
+        resolved = {
+            "attention": said("attention"),
+            "dropout": said("dropout"),
+            "narrow_gate_input": plan.narrow_gate_input,
+            "gathers_logits": gathers,
+            "splits_logits": self.divides_vocabulary and self.layout.tensor_ranks > 1 and not gathers,
+            "fused_cross_entropy": said("fused_cross_entropy"),
+            "fused_wgrad_accumulation": said("gradient_accumulation_fusion"),
+            "loss_chunks": plan.loss_chunks or 1,
+            "expert_group": self.expert_group,
+            "expert_loop": expert_loop(plan, framework, self.exchange),
+            "fuses_permute": said("expert_permute_fusion"),
+            "divides_checkpoints": said("partition_activations"),
+            # masks have the router's weights
+            "weights_in_experts": framework.weights_in_experts and not self.expert_group,
+            "fuses_experts": framework.fuses_experts and numbers.micro_scaled,
+            # weights and gradients are fp32, as autocast has them
+            "autocast": self.gradient == "fp32" and numbers.master_weights and framework.autocast,
+            # on several tensor axes gathered operands are the layout's own affair
+            "keeps_gathered_inputs": framework.keeps_gathered_inputs and len(self.layout.tensor) <= 1,
+        }
+        return _style(framework, tuple(resolved.items()))
 
     @kept
     def recomputes(self) -> Recompute:
@@ -346,54 +352,9 @@ def _rank_order(plan: Plan) -> tuple[str, ...]:
 
 
 @functools.lru_cache(maxsize=256)
-def _style(
-    framework: Framework,
-    attention: str,
-    dropout: bool,
-    narrow: bool,
-    gathers: bool,
-    fused: bool,
-    accumulates: bool,
-    chunks: int,
-    group: int,
-    loop: str,
-    permutes: bool,
-    partitions: bool,
-    micro_scaled: bool,
-    wide: bool,
-    several_axes: bool,
-    splits: bool,
-) -> KernelStyle:
-    """The kernels of a framework's profile, which has a key for every field of the style; what the plan resolved comes on top.
-
-    Args:
-        narrow: whether inputs of gates are kept in 8 bits.
-        permutes: whether one kernel each copies and sums rows of tokens for their experts.
-        partitions: whether tensor ranks keep a part each of the inputs from which layers run again.
-        micro_scaled: whether products are of a format that experts are fused in.
-        wide: whether weights and gradients are fp32, as autocast has them.
-        several_axes: whether layers lie on several tensor axes: gathered operands are the layout's own affair then.
-        splits: whether ranks share the vocabulary.
-    """
-    not_habits = ("loss_chunks", "expert_group", "splits_logits", "narrow_gate_input")
-    habits = {f.name: getattr(framework, f.name) for f in fields(KernelStyle) if f.name not in not_habits}
-    resolved = {"attention": attention, "dropout": dropout, "loss_chunks": chunks, "expert_group": group}
-    resolved |= {"narrow_gate_input": narrow}
-    resolved |= {
-        "splits_logits": splits and not gathers,
-        "gathers_logits": gathers,
-        "fused_cross_entropy": fused,
-        "fused_wgrad_accumulation": accumulates,
-        "expert_loop": loop,
-        "fuses_permute": permutes,
-        "divides_checkpoints": partitions,
-    }
-    for name, stays in (
-        ("weights_in_experts", not group),  # masks have the router's weights
-        ("fuses_experts", micro_scaled),
-        ("autocast", wide),
-        ("keeps_gathered_inputs", not several_axes),
-    ):
-        if not stays:
-            resolved[name] = False
-    return KernelStyle(**{**habits, **resolved})
+def _style(framework: Framework, resolved: tuple[tuple[str, Any], ...]) -> KernelStyle:
+    """The kernels of a framework's profile, which has a key for every field of the style that is not `resolved` here."""
+    said = dict(resolved)
+    return KernelStyle(
+        **said, **{f.name: getattr(framework, f.name) for f in fields(KernelStyle) if f.name not in said}
+    )

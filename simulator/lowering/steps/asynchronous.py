@@ -17,10 +17,8 @@ from simulator.lowering.steps.parameters import rank_held
 from simulator.lowering.steps.reduce import table_link
 from simulator.lowering.steps.served import add_served
 from simulator.lowering.steps.state import State
-from simulator.lowering.steps.structure import Batch
 from simulator.lowering.steps.update import update_segments, weight_gathers
 from simulator.lowering.steps.waves import add_waves
-from simulator.program.program import COLLECTIVE
 
 __all__ = ["add_updates"]
 
@@ -60,16 +58,8 @@ def _add_links(state: State, updated: np.ndarray) -> None:
     joined = [np.concatenate(columns) for columns in zip(*found, strict=True)]
     by_action = np.lexsort((joined[1], joined[0]))
     action, late, item = (column[by_action] for column in joined)
-    rank, lane = state.pattern.rank[action], state.lanes("dp")
-    rows = state.add_rows(
-        Batch(
-            item=item,
-            kind=COLLECTIVE,
-            rank=rank,
-            streams=lane[rank][:, None],
-            step=state.step_of(state.order.microbatch[action]),
-        )
-    )
+    rank, structure = state.pattern.rank[action], state.mine()
+    rows = structure.on_lane("dp", item, rank, step=structure.step_of(state.order.microbatch[action]))
     gathers_here = late == 1
     state.wait(rows[~gathers_here], state.last_row[action[~gathers_here]])
     before_update = ~gathers_here & state.updates[action]
@@ -87,16 +77,8 @@ def _add_shared(state: State, updated: np.ndarray) -> None:
         return
     item, ends = shared
     of_rank = [updated[state.pattern.rank[updated] == r] for r in ends]
-    lane = state.lanes("dp-tied")
-    count = len(of_rank[0])
-    rows = state.add_rows(
-        Batch(
-            item=np.full(count, item),
-            kind=COLLECTIVE,
-            rank=np.full(count, ends[0]),
-            streams=np.repeat(lane[np.array(ends)][None, :], count, axis=0),
-            step=state.step_of(state.order.microbatch[of_rank[0]]),
-        )
-    )
+    structure = state.mine()
+    step = structure.step_of(state.order.microbatch[of_rank[0]])
+    rows = structure.across("dp-tied", np.full(len(of_rank[0]), item), ends, step=step)
     for actions in of_rank:
         state.wait(rows, state.last_row[actions])

@@ -20,7 +20,6 @@ device.
 from __future__ import annotations
 
 import functools
-from typing import Any
 
 from simulator.lowering.layers.casts import add_casts
 from simulator.lowering.layers.rows import Rows
@@ -101,34 +100,29 @@ def _tables(
         carries, casts: whether the weights go to the next turn, and narrow copies are made of them.
         gradients: bytes of the gradients that go to the next turn.
     """
-    common: dict[str, Any] = {
-        "phase": "backward" if kind else "forward",
-        "part": ("", "input", "input", "weight")[kind],
-    }
+    phase, part = "backward" if kind else "forward", ("", "input", "input", "weight")[kind]
     before, after = Rows("weights of a unit"), Rows("gradients of a unit")
     compute, element = precision.compute, precision.element
+    into = functools.partial(before.moves, phase=phase, part=part)
+    out_of = functools.partial(after.moves, phase=phase, part=part)
     if shards:
-        _copy(before, "shards cast", FP32 * shards, element * shards, compute, common)
+        into("shards cast", compute, FP32 * shards, element * shards)
     if shards and gathered:
-        _copy(before, "shards copied in", element * shards, element * shards, compute, common)
+        into("shards copied in", compute, element * shards, element * shards)
     if gathered:
-        _copy(before, "gathered weights copied out", element * gathered, element * gathered, compute, common)
+        into("gathered weights copied out", compute, element * gathered, element * gathered)
     if carries:
-        _copy(before, "gathered weights to the next turn", element * count, element * count, compute, common)
+        into("gathered weights to the next turn", compute, element * count, element * count)
     if casts:
-        add_casts(before, "weights", count, precision, **common)
+        add_casts(before, "weights", count, precision, phase=phase, part=part)
     wide = BYTES_PER_ELEMENT[gradient_dtype]
     if reduced:
-        _copy(after, "gradients copied to be reduced", element * reduced, wide * reduced, compute, common)
+        out_of("gradients copied to be reduced", compute, element * reduced, wide * reduced)
     if divided:  # by a part of the ranks before their sum, by the rest behind it, then widened
         size = wide * (reduced + divided)
-        _copy(after, "gradients divided", size, size, gradient_dtype, common | {"launches": 2})
+        out_of("gradients divided", gradient_dtype, size, size, launches=2)
     if widened and wide < FP32:
-        _copy(after, "gradients widened", wide * widened, FP32 * widened, gradient_dtype, common)
+        out_of("gradients widened", gradient_dtype, wide * widened, FP32 * widened)
     if gradients:
-        _copy(after, "gradients to the next turn", gradients, gradients, gradient_dtype, common)
+        out_of("gradients to the next turn", gradient_dtype, gradients, gradients)
     return before.table() if before.rows else None, after.table() if after.rows else None
-
-
-def _copy(rows: Rows, what: str, read: float, written: float, dtype: str, common: dict[str, Any]) -> None:
-    rows.add(label=what, work="memory_bound", dtype=dtype, read=read, written=written, **common)

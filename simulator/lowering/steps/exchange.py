@@ -18,7 +18,7 @@ from simulator.lowering.steps.hops import BESIDE_LANE
 from simulator.lowering.steps.orthogonal import matrices_of
 from simulator.lowering.steps.parameters import Held, Matrices, all_alike, rank_held, table_copies, table_size
 from simulator.lowering.steps.state import State
-from simulator.lowering.steps.structure import Batch, Structure
+from simulator.lowering.steps.structure import Structure
 from simulator.program.program import COLLECTIVE, Link, Pieces
 
 __all__ = ["add_exchange_beside", "exchange_pieces", "exchanged_matrices", "kept_for_exchange"]
@@ -52,18 +52,15 @@ def _made(
         exchange.behind(behind, kind, part, terms)
     links: tuple[Link, ...] = ()
     if exchange.overlaps:
-        sent = [row for row in behind.rows if row["kind"] == COLLECTIVE]
-        behind.rows = [row for row in behind.rows if row["kind"] != COLLECTIVE]
+        sent = [row for row in behind.rows if row.kind == COLLECTIVE]
+        behind.rows = [row for row in behind.rows if row.kind != COLLECTIVE]
         links = tuple(
             Link(
-                name=row["label"],
-                kind=COLLECTIVE,
-                message=row["message"],
-                dtype=row["dtype"],
-                group=row["group"],
-                pipeline_ranks=(),
-                account="dp",
-                collective=row["work"],
+                name=row.label,
+                message=row.message,
+                dtype=row.dtype,
+                group=row.group,
+                collective=row.work,
             )
             for row in sent
         )
@@ -88,8 +85,7 @@ def _add_beside(rows: Structure, items: tuple[tuple[int, ...], ...]) -> None:
     """Add the links of every rank, one after the other; they wait for nothing."""
     rank = np.repeat(np.arange(rows.ranks), [len(mine) for mine in items])
     numbers = np.array([item for mine in items for item in mine], np.int64)
-    streams = rows.lanes(BESIDE_LANE)[rank][:, None]
-    rows.add_rows(Batch(item=numbers, kind=COLLECTIVE, rank=rank, streams=streams))
+    rows.on_lane(BESIDE_LANE, numbers, rank)
 
 
 def kept_for_exchange(held: Held, resolved: ResolvedPlan) -> float:

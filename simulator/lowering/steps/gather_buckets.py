@@ -10,16 +10,14 @@ import numpy as np
 from simulator.lowering.steps.assign import classes_of
 from simulator.lowering.steps.parameters import Held, bucket_held, words
 from simulator.lowering.steps.state import State
-from simulator.lowering.steps.structure import Batch, Structure
-from simulator.lowering.steps.unit_parts import gather_link
-from simulator.program.program import COLLECTIVE
+from simulator.lowering.steps.structure import Structure
 
 __all__ = ["gather_buckets"]
 
 
 def gather_buckets(state: State) -> None:
     """One gather per bucket of a chunk's weights, before the first forward that needs them."""
-    element = state.resolved.precision.element
+    element, dtype = state.resolved.precision.element, state.resolved.precision.compute
     items: dict[tuple[tuple[str, ...], Held], list[int]] = {}
     places: list[tuple[tuple[int, int], Waited]] = []
     chunks, class_of = classes_of(state.chunks)
@@ -29,7 +27,7 @@ def gather_buckets(state: State) -> None:
             held = bucket_held(state, chunks[number], group).trained
             if (group, held) not in items:
                 items[group, held] = [
-                    gather_link(state, f"weights of {words(group)}{what}", count * element, axes)
+                    state.link("all_gather", f"weights of {words(group)}{what}", count * element, dtype, axes)
                     for what, count, axes in held.parts(state.resolved)
                 ]
             found += [(item, first) for item in items[group, held]]
@@ -60,9 +58,5 @@ def _add_buckets(
     of_kind = dict(places)
     found = [(item, a, first) for a, kind in _first_forwards(rows, class_of) for item, first in of_kind[kind]]
     numbers, action, place = np.array(found, np.int64).reshape(-1, 3).T
-    ranks = rows.pattern.rank[action]
-    lane = rows.lanes("dp")
-    added = rows.add_rows(
-        Batch(item=numbers, kind=COLLECTIVE, rank=ranks, streams=lane[ranks][:, None], chunk=rows.order.chunk[action])
-    )
+    added = rows.on_lane("dp", numbers, rows.pattern.rank[action], chunk=rows.order.chunk[action])
     rows.wait(rows.first_row[action] + place, added)

@@ -13,8 +13,8 @@ import numpy as np
 
 from simulator.lowering.steps.parameters import Held
 from simulator.lowering.steps.state import State
-from simulator.lowering.steps.structure import Batch, Structure
-from simulator.program.program import COLLECTIVE, Link, Served
+from simulator.lowering.steps.structure import Structure
+from simulator.program.program import Link, Served
 from simulator.workload.optimizers import optimizer_cost
 
 __all__ = [
@@ -25,7 +25,6 @@ __all__ = [
     "Hops",
     "add_chains",
     "add_second_hops",
-    "gradient_link",
     "links_of",
 ]
 
@@ -36,37 +35,6 @@ REDUCING_LANES = ("dp", COPY_LANE, BESIDE_LANE)
 
 Chain = tuple[int, ...]
 """Items of one reduction, hop by hop."""
-
-
-def gradient_link(
-    state: State,
-    collective: str,
-    name: str,
-    message: float,
-    group: tuple[str, ...],
-    ranks: tuple[int, ...] = (),
-    slices: int = 0,
-    served: Served | None = None,
-) -> int:
-    """Add a link that adds gradients; returns its item.
-
-    Args:
-        slices, served: as in `Link`.
-    """
-    return state.add_item(
-        Link(
-            name=f"{collective} {name}",
-            kind=COLLECTIVE,
-            message=message,
-            dtype=state.resolved.reduce_dtype,
-            group=group,
-            pipeline_ranks=ranks,
-            account="dp",
-            collective=collective,
-            slices=slices,
-            served=served,
-        )
-    )
 
 
 def _served(state: State) -> Served | None:
@@ -98,9 +66,8 @@ def links_of(state: State, name: str, held: Held, slices: int = 0) -> list[Chain
             collective = "all_reduce" if between or whole else "reduce_scatter"
             where = ", between copies" if between else ""
             size, cut = count * resolved.reduce_bytes, 0 if between else slices
-            items.append(
-                gradient_link(state, collective, f"{name}{what}{where}", size, group, slices=cut, served=served)
-            )
+            title, dtype = f"{name}{what}{where}", resolved.reduce_dtype
+            items.append(state.link(collective, title, size, dtype, group, slices=cut, served=served))
         chains.append(tuple(items))
     return chains
 
@@ -138,10 +105,7 @@ def _add_first_hops(
     rows: Structure, items: tuple[int, ...], place: Place, facts: tuple[Hashable, ...]
 ) -> tuple[Hops, np.ndarray]:
     rank, after, of = place(rows, *facts)
-    lane = rows.lanes("dp")
-    added = rows.add_rows(
-        Batch(item=np.array(items, np.int64)[of], kind=COLLECTIVE, rank=rank, streams=lane[rank][:, None])
-    )
+    added = rows.on_lane("dp", np.array(items, np.int64)[of], rank)
     rows.wait(added, after)
     return Hops(added, rank), of
 
@@ -157,15 +121,7 @@ def add_second_hops(state: State, first: Hops, items: tuple[int, ...]) -> None:
 
 def _add_second_hops(rows: Structure, first: Hops, items: tuple[int, ...]) -> None:
     some = _in_order(first, items)
-    rank = first.rank[some]
-    added = rows.add_rows(
-        Batch(
-            item=np.array(items, np.int64)[some],
-            kind=COLLECTIVE,
-            rank=rank,
-            streams=rows.lanes(COPY_LANE)[rank][:, None],
-        )
-    )
+    added = rows.on_lane(COPY_LANE, np.array(items, np.int64)[some], first.rank[some])
     rows.wait(added, first.rows[some])
 
 
@@ -186,7 +142,8 @@ def _joined(state: State, first: Hops, items: tuple[int, ...]) -> tuple[int, ...
         joined = items[bucket[-1]]
         if len(links) > 1:
             name = f"{len(links)} buckets, between copies"
-            joined = gradient_link(state, "all_reduce", name, sum(x.message for x in links), links[0].group)
+            size = sum(x.message for x in links)
+            joined = state.link("all_reduce", name, size, state.resolved.reduce_dtype, links[0].group)
         out[bucket[-1]] = joined
 
     for place in _in_order(first, items).tolist():

@@ -186,7 +186,7 @@ def add_instances(state: State) -> None:
     sizes = state.structure.sizes
     state.scales = [state.scaled_costs(*size) for size in sizes] if sizes else [state.costs]
     scales = len(state.scales)
-    if BUCKETS in state.variant and not resolved.on_servers:
+    if BUCKETS in state.structure.variant and not resolved.on_servers:
         _cut_layers(state)
     made: dict[int, Block] = {}
     bases = []

@@ -19,7 +19,7 @@ from simulator.lowering.steps.assign import Chunk
 from simulator.lowering.steps.parameters import Held, Matrices, layer_counts
 from simulator.lowering.steps.state import State
 from simulator.program.calls import Product
-from simulator.program.program import COLLECTIVE, OperatorTable, Pieces
+from simulator.program.program import OperatorTable, Pieces
 from simulator.workload.optimizers import OPTIMIZERS
 
 __all__ = ["matrices_of", "orthogonal_matrices", "orthogonal_pieces"]
@@ -76,15 +76,7 @@ def _around(short: int, long: int) -> OperatorTable:
     """What stands around the iterations of a matrix: its norm, by which it is divided."""
     rows, size = Rows("orthogonal update"), float(short * long)
     for label, read, written in (("matrix norm", 1.0, 0.0), ("divide matrix", 1.0, 1.0)):
-        rows.add(
-            label=label,
-            work="memory_bound",
-            dtype="bf16",
-            flops=2.0 * size,
-            read=read * _NARROW * size,
-            written=written * _NARROW * size,
-            phase="optimizer",
-        )
+        rows.moves(label, "bf16", read * _NARROW * size, written * _NARROW * size, "optimizer", flops=2.0 * size)
     return rows.table()
 
 
@@ -116,14 +108,6 @@ def _exchange(parts: tuple[tuple[float, tuple[str, ...]], ...]) -> OperatorTable
     """Parts of matrices to those that make them orthogonal, and back; `parts`: weights that a rank sends, and among whom."""
     rows = Rows("exchange of matrices")
     for count, axes in parts:
-        for label in ("matrices all_to_all", "orthogonal matrices all_to_all"):
-            rows.add(
-                label=label,
-                kind=COLLECTIVE,
-                work="all_to_all",
-                message=_NARROW * count,
-                group=axes,
-                dtype="bf16",
-                phase="optimizer",
-            )
+        for label in ("matrices", "orthogonal matrices"):
+            rows.sends(label, "all_to_all", _NARROW * count, axes, "bf16", "optimizer")
     return rows.table()

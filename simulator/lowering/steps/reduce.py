@@ -17,7 +17,7 @@ import numpy as np
 from simulator.lowering.memory.gradients_down import Bucket, add_gradients_down
 from simulator.lowering.steps.assign import classes_of
 from simulator.lowering.steps.cut import BUCKETS, UNBROKEN, UNITS
-from simulator.lowering.steps.hops import Chain, add_chains, gradient_link, links_of
+from simulator.lowering.steps.hops import Chain, add_chains, links_of
 from simulator.lowering.steps.idle import idle_after
 from simulator.lowering.steps.parameters import (
     Held,
@@ -29,11 +29,10 @@ from simulator.lowering.steps.parameters import (
     words,
 )
 from simulator.lowering.steps.state import State
-from simulator.lowering.steps.structure import Batch, Structure
-from simulator.program.program import COLLECTIVE, Link
+from simulator.lowering.steps.structure import Structure
 from simulator.program.ragged import ranges
 
-__all__ = ["add_reductions", "meet", "meeting_links", "table_link"]
+__all__ = ["add_reductions", "meeting_links", "table_link"]
 
 
 def add_reductions(state: State) -> None:
@@ -224,7 +223,7 @@ def _lane_meetings(rows: Structure, eager: bool, in_bubbles: bool) -> tuple[Meet
 def _add_meetings(rows: Structure, found: tuple[tuple[Meeting, tuple[int, ...]], ...]) -> None:
     """Add meetings with their links."""
     for meeting, links in found:
-        for row in meet(rows, "dp", meeting.chunk, meeting.holders, links):
+        for row in rows.across("dp", np.array(links), meeting.holders, chunk=meeting.chunk):
             rows.wait(np.full(len(meeting.after), row), np.array(meeting.after))
 
 
@@ -239,33 +238,15 @@ def meeting_links(
     resolved, held = state.resolved, chunk_held(state, chunk).trained
     sharded = what == "gradients" and resolved.zero_stage >= 2
     return tuple(
-        state.add_item(
-            Link(
-                name=f"{collective} {what} of chunk {chunk}{h.what}",
-                kind=COLLECTIVE,
-                message=count * dtype_bytes / (h.ranks if sharded else 1),
-                dtype=resolved.reduce_dtype if what == "gradients" else resolved.precision.compute,
-                group=("pp",) if sharded or h.ranks == 1 else (*h.axes, "pp"),
-                pipeline_ranks=holders,
-                account="dp",
-                collective=collective,
-            )
+        state.link(
+            collective,
+            f"{what} of chunk {chunk}{h.what}",
+            count * dtype_bytes / (h.ranks if sharded else 1),
+            resolved.reduce_dtype if what == "gradients" else resolved.precision.compute,
+            ("pp",) if sharded or h.ranks == 1 else (*h.axes, "pp"),
+            pipeline_ranks=holders,
         )
         for h, count in held.by_holders(resolved)
-    )
-
-
-def meet(rows: Structure, lane: str, chunk: int, holders: tuple[int, ...], links: tuple[int, ...]) -> np.ndarray:
-    """Add rows that hold a stream of all holders of a chunk; returns them."""
-    streams = rows.lanes(lane)[np.array(holders)]
-    return rows.add_rows(
-        Batch(
-            item=np.array(links),
-            kind=COLLECTIVE,
-            rank=np.full(len(links), holders[0]),
-            streams=np.repeat(streams[None, :], len(links), axis=0),
-            chunk=np.full(len(links), chunk),
-        )
     )
 
 
@@ -277,15 +258,7 @@ def _shared_tables(state: State) -> None:
 
 def _add_shared(rows: Structure, item: int, ends: tuple[int, ...]) -> None:
     """Add the sum of shared gradients after the last rows of the ranks that hold them."""
-    lane = rows.lanes("dp")
-    added = rows.add_rows(
-        Batch(
-            item=np.array([item]),
-            kind=COLLECTIVE,
-            rank=np.array([ends[0]]),
-            streams=lane[np.array(ends)][None, :],
-        )
-    )
+    added = rows.across("dp", np.array([item]), ends)
     final = rows.last_row[rows.order.rank_offsets[1:] - 1]
     rows.wait(np.full(len(ends), added[0]), final[np.array(ends)])
 
@@ -310,4 +283,4 @@ def table_link(state: State) -> tuple[int, tuple[int, ...]] | None:
         return None
     size = table_size(state) * state.resolved.reduce_bytes
     name = f"{'tied' if tied else 'shared'} embedding gradients"
-    return gradient_link(state, "all_reduce", name, size, ("pp",), ends), ends
+    return state.link("all_reduce", name, size, state.resolved.reduce_dtype, ("pp",), pipeline_ranks=ends), ends

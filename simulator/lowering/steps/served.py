@@ -16,8 +16,7 @@ from simulator.lowering.steps.assign import classes_of
 from simulator.lowering.steps.hops import links_of
 from simulator.lowering.steps.parameters import bucket_held, words
 from simulator.lowering.steps.state import State
-from simulator.lowering.steps.structure import Batch, Structure
-from simulator.program.program import COLLECTIVE
+from simulator.lowering.steps.structure import Structure
 
 __all__ = ["add_served"]
 
@@ -53,16 +52,8 @@ def add_served(state: State) -> None:
     rank = rows.pattern.rank[source]
     turn = _in_turn(rank, step[source], state.resolved.served_turns)
     numbers = np.empty(len(turn), np.int64)
-    numbers[turn] = state.add_rows(
-        Batch(
-            item=item[turn],
-            kind=COLLECTIVE,
-            rank=rank[turn],
-            streams=rows.lanes("dp")[rank[turn]][:, None],
-            chunk=rows.order.chunk[source[turn]],
-            step=step[source[turn]],
-        )
-    )
+    there = source[turn]
+    numbers[turn] = rows.on_lane("dp", item[turn], rank[turn], chunk=rows.order.chunk[there], step=step[there])
     state.wait(numbers, after)
     waits = before >= 0
     state.wait(before[waits], numbers[waits])

@@ -25,11 +25,10 @@ from simulator.lowering.steps.cut import UNITS, unit_groups
 from simulator.lowering.steps.gather_buckets import gather_buckets
 from simulator.lowering.steps.hops import Hops, add_second_hops
 from simulator.lowering.steps.state import State
-from simulator.lowering.steps.structure import Batch, Structure
+from simulator.lowering.steps.structure import Structure
 from simulator.lowering.steps.unit_parts import UnitPart, root_gradients, unit_parts
 from simulator.lowering.steps.update import gradients_await_update, kept_gradient
 from simulator.lowering.steps.windows import Windowing, find_windows, windowing
-from simulator.program.program import COLLECTIVE
 from simulator.program.ragged import ranges
 
 __all__ = ["add_gathers"]
@@ -362,11 +361,8 @@ def _add(
     ranks = np.concatenate([rows.pattern.rank[g_action], rows.pattern.rank[r_action]])
     issued = np.concatenate([2 * gate + 1, 2 * r_row])
     order = np.lexsort((np.concatenate([g_row, r_row]), issued, ranks))
-    stream = rows.lanes("dp")[ranks]
     numbers = np.empty(len(item), np.int64)
-    numbers[order] = rows.add_rows(
-        Batch(item=item[order], kind=COLLECTIVE, rank=ranks[order], streams=stream[order][:, None])
-    )
+    numbers[order] = rows.on_lane("dp", item[order], ranks[order])
     gather_rows, reduce_rows = numbers[: len(g_row)], numbers[len(g_row) :]
     rows.wait(g_row, gather_rows)
     has_gate = gate >= 0

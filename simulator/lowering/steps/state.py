@@ -14,8 +14,8 @@ from simulator.lowering.resolve.resolved_plan import ResolvedPlan
 from simulator.lowering.steps.assign import Chunk
 from simulator.lowering.steps.cut import Cut
 from simulator.lowering.steps.pattern import Pattern
-from simulator.lowering.steps.structure import Batch, Step, Structure, extended
-from simulator.program.program import Block, Effect, Item, Tensor
+from simulator.lowering.steps.structure import Step, Structure, extended
+from simulator.program.program import Block, Effect, Item, Link, Tensor
 from simulator.schedules.order import PipelineOrder
 from simulator.schedules.placement import Placement
 from simulator.workload.workload import Workload
@@ -99,24 +99,9 @@ class State:
         return self.structure.pattern
 
     @property
-    def steps(self) -> int:
-        """Steps that run into each other; 1 where every step ends with a flush."""
-        return self.structure.steps
-
-    @property
     def updates(self) -> NDArray[np.bool_]:
         """Per action: whether an update follows it at once; empty where updates end the step."""
         return self.structure.updates
-
-    @property
-    def variant(self) -> Ints:
-        """Per action: how it is cut."""
-        return self.structure.variant
-
-    @property
-    def scale(self) -> Ints:
-        """Per action: index into `scales`."""
-        return self.structure.scale
 
     @property
     def first_row(self) -> Ints:
@@ -143,26 +128,20 @@ class State:
             self.structure = self.structure.draft()
         return self.structure
 
-    def lanes(self, lane: str) -> Ints:
-        """As `Structure.lanes`."""
-        return self.mine().lanes(lane)
-
-    def stream(self, rank: int, lane: str) -> int:
-        """As `Structure.stream`."""
-        return self.mine().stream(rank, lane)
-
-    def step_of(self, microbatch: Any) -> Any:
-        """As `Structure.step_of`."""
-        return self.structure.step_of(microbatch)
-
     def add_item(self, item: Item) -> int:
         """Append an item; returns its number."""
         self.items.append(item)
         return len(self.items) - 1
 
-    def add_rows(self, batch: Batch) -> Ints:
-        """As `Structure.add_rows`."""
-        return self.mine().add_rows(batch)
+    def link(self, what: str, name: str, message: float, dtype: str, group: tuple[str, ...], **more: Any) -> int:
+        """Append a link; returns its item.
+
+        Args:
+            what: the collective, or kind of copy, with which its name begins.
+            message, dtype, group, more: as in `Link`.
+        """
+        made = Link(name=f"{what} {name}", collective=what, message=message, dtype=dtype, group=group, **more)
+        return self.add_item(made)
 
     def wait(self, rows: Any, on: Any) -> None:
         """As `Structure.wait`."""

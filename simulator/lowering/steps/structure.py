@@ -11,7 +11,7 @@ run once and kept (the latest `KEPT_BYTES` of them).  A structure that others ma
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,6 +22,7 @@ from simulator.errors import refuse
 from simulator.lowering.resolve.asynchronous_rules import update_mask
 from simulator.lowering.steps.ordered import ordered
 from simulator.lowering.steps.pattern import Pattern, extreme
+from simulator.program.program import COLLECTIVE
 from simulator.program.ragged import ranges
 from simulator.remembered import Remembered
 from simulator.schedules.base import Schedule, Shape
@@ -141,6 +142,16 @@ class Structure:
         self.check_size(n)
         self.rows += n
         return np.arange(self.rows - n, self.rows, dtype=np.int64)
+
+    def on_lane(self, lane: str, item: Ints, rank: Ints, kind: int = COLLECTIVE, **columns: Any) -> Ints:
+        """Append rows that each hold this lane of their rank; returns their numbers."""
+        return self.add_rows(Batch(item=item, kind=kind, rank=rank, streams=self.lanes(lane)[rank][:, None], **columns))
+
+    def across(self, lane: str, item: Ints, ranks: Sequence[int], **columns: Any) -> Ints:
+        """Append collectives that each hold this lane of all these ranks; returns their numbers."""
+        streams = np.repeat(self.lanes(lane)[np.array(ranks)][None, :], len(item), axis=0)
+        first = np.full(len(item), ranks[0])
+        return self.add_rows(Batch(item=item, kind=COLLECTIVE, rank=first, streams=streams, **columns))
 
     def check_size(self, more: int) -> None:
         """Refuse to grow by so many rows beyond `MOST_ROWS`, before anything as long as they are is made."""

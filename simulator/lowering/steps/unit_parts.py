@@ -24,15 +24,14 @@ from simulator.lowering.layers.expand import LayerCost
 from simulator.lowering.layers.rows import Rows
 from simulator.lowering.resolve.resolved_plan import EXPERTS, ResolvedPlan
 from simulator.lowering.resolve.shard_rules import COPIES
-from simulator.lowering.steps.hops import Chain, gradient_link, links_of
+from simulator.lowering.steps.hops import Chain, links_of
 from simulator.lowering.steps.parameters import Held, group_held, words
 from simulator.lowering.steps.state import State
-from simulator.program.program import COLLECTIVE, Link, OperatorTable, Tensor
+from simulator.program.program import OperatorTable, Tensor
 from simulator.units import BYTES_PER_ELEMENT
 
 __all__ = [
     "UnitPart",
-    "gather_link",
     "gather_links",
     "gradient_made",
     "kept_tensors",
@@ -74,25 +73,6 @@ class UnitPart:
     reducing: int
     shards: int
     idle: int
-
-
-def gather_link(
-    state: State, what: str, message: float, group: tuple[str, ...], dtype: str = "", slices: int = 0
-) -> int:
-    """Add a link that gathers weights; returns its item."""
-    return state.add_item(
-        Link(
-            name=f"all_gather {what}",
-            kind=COLLECTIVE,
-            message=message,
-            dtype=dtype or state.resolved.precision.compute,
-            group=group,
-            pipeline_ranks=(),
-            account="dp",
-            collective="all_gather",
-            slices=slices,
-        )
-    )
 
 
 def listed(resolved: ResolvedPlan, group: tuple[str, ...]) -> int:
@@ -250,13 +230,13 @@ def gather_links(state: State, what: str, count: float, group: tuple[str, ...]) 
     resolved = state.resolved
     narrow = resolved.quantized_weights
     message = count * (WEIGHT_BYTES if narrow else resolved.gathered_bytes)
-    dtype = "int8" if narrow else ""
-    first = gather_link(state, what, message, group, dtype, listed(resolved, group))
+    dtype = "int8" if narrow else resolved.precision.compute
+    first = state.link("all_gather", what, message, dtype, group, slices=listed(resolved, group))
     if not resolved.secondary_shard_size:
         return first, first
     inner = tuple(axis for axis in group if axis != COPIES)
     name = f"{what} from the secondary shards"
-    return first, gather_link(state, name, message, inner, dtype, listed(resolved, inner))
+    return first, state.link("all_gather", name, message, dtype, inner, slices=listed(resolved, inner))
 
 
 def _reductions(state: State, name: str, held: Held) -> dict[str, Chain]:
@@ -270,9 +250,9 @@ def _reductions(state: State, name: str, held: Held) -> dict[str, Chain]:
         inner = tuple(axis for axis in group if axis != COPIES)
         ranks = resolved.secondary_shard_size if not what else resolved.expert_inner_size
         size = count * GRADIENT_BYTES
-        title = f"quantised gradients of {name}{what}"
-        inside = gradient_link(state, "all_to_all", f"{title} inside", size, inner)
-        between = gradient_link(state, "all_to_all", f"{title} between", size / ranks, (COPIES,))
+        title, dtype = f"quantised gradients of {name}{what}", resolved.reduce_dtype
+        inside = state.link("all_to_all", f"{title} inside", size, dtype, inner)
+        between = state.link("all_to_all", f"{title} between", size / ranks, dtype, (COPIES,))
         chains[what] = (inside, between)
     return chains
 
@@ -300,14 +280,7 @@ def quantising(state: State, group: tuple[str, ...], kind: int) -> tuple[Operato
 def _widened(count: float, wide: float, dtype: str, phase: str) -> OperatorTable:
     """So many gathered weights made `wide` bytes wide again."""
     rows = Rows("weights from int8")
-    rows.add(
-        label="widen gathered weights",
-        work="memory_bound",
-        dtype=dtype,
-        read=WEIGHT_BYTES * count,
-        written=wide * count,
-        phase=phase,
-    )
+    rows.moves("widen gathered weights", dtype, WEIGHT_BYTES * count, wide * count, phase, part="")
     return rows.table()
 
 
@@ -315,8 +288,7 @@ def _widened(count: float, wide: float, dtype: str, phase: str) -> OperatorTable
 def _narrowed(count: float, dtype: str, ranks: int) -> OperatorTable:
     """So many gradients made narrow, and added up between the ranks of a secondary group."""
     rows = Rows("gradients to int4")
-    common = {"work": "memory_bound", "dtype": dtype, "phase": "backward", "part": "weight"}
     narrow, grad = GRADIENT_BYTES * count, BYTES_PER_ELEMENT[dtype]
-    rows.add(label="quantise gradients", read=grad * count, written=narrow, **common)
-    rows.add(label="add quantised gradients", read=narrow, written=narrow / ranks, **common)
+    rows.moves("quantise gradients", dtype, grad * count, narrow, "backward", part="weight")
+    rows.moves("add quantised gradients", dtype, narrow, narrow / ranks, "backward", part="weight")
     return rows.table()

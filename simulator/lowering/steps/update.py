@@ -26,12 +26,12 @@ from simulator.lowering.steps.parameters import (
     rank_held,
     summed_parameters,
 )
-from simulator.lowering.steps.reduce import meet, meeting_links
+from simulator.lowering.steps.reduce import meeting_links
 from simulator.lowering.steps.state import State
-from simulator.lowering.steps.structure import Batch, Structure
-from simulator.lowering.steps.unit_parts import gather_link, kept_tensors, listed
+from simulator.lowering.steps.structure import Structure
+from simulator.lowering.steps.unit_parts import kept_tensors, listed
 from simulator.lowering.steps.update_tables import Summed, UpdateFacts, norm_table, optimizer_table, update_facts
-from simulator.program.program import COLLECTIVE, COMPUTE, Link, OperatorTable, Segment, Tensor
+from simulator.program.program import COLLECTIVE, COMPUTE, OperatorTable, Segment, Tensor
 from simulator.workload.optimizers import OPTIMIZERS, optimizer_cost
 
 Made = TypeVar("Made")
@@ -110,18 +110,8 @@ def add_update(state: State) -> None:
         tables = (norm_table, optimizer_table) if _sums_gradients(state) else tables
     else:
         norm = _segments(state, facts, updates, (norm_table,), "gradient norm", synchronises=False)
-        item = state.add_item(
-            Link(
-                name="all_reduce gradient norm",
-                kind=COLLECTIVE,
-                message=8.0,
-                dtype="fp32",
-                group=_norm_group(state),
-                pipeline_ranks=tuple(range(state.ranks)),
-                account="dp",
-                collective="all_reduce",
-            )
-        )
+        everyone = tuple(range(state.ranks))
+        item = state.link("all_reduce", "gradient norm", 8.0, "fp32", _norm_group(state), pipeline_ranks=everyone)
         rank, before = state.build(_add_norm, norm, item)
     optimizer = _segments(state, facts, updates, tables, "optimizer", synchronises=True)
     stands = tuple(_of_each_rank(state, lambda rank: state.effect(_stands_in_update(state, rank))))
@@ -169,9 +159,7 @@ def _add_norm(rows: Structure, norm: tuple[int, ...], item: int) -> tuple[np.nda
     rank, before = rows.waited
     parts = _compute(rows, norm)
     rows.wait(parts[rank], before)
-    joined = rows.add_rows(
-        Batch(item=np.array([item]), kind=COLLECTIVE, rank=np.array([0]), streams=rows.lanes("dp")[None, :])
-    )
+    joined = rows.across("dp", np.array([item]), range(rows.ranks))
     rows.wait(np.full(rows.ranks, joined[0]), parts)
     rows.waited = np.arange(rows.ranks), np.full(rows.ranks, joined[0])
     return rows.waited
@@ -191,10 +179,7 @@ def _stand(rows: Structure, effects: tuple[int, ...]) -> None:
 
 
 def _compute(rows: Structure, items: tuple[int, ...]) -> np.ndarray:
-    streams = rows.lanes("compute")[:, None]
-    return rows.add_rows(
-        Batch(item=np.array(items), kind=COMPUTE, rank=np.arange(rows.ranks), streams=streams, action=4)
-    )
+    return rows.on_lane("compute", np.array(items), np.arange(rows.ranks), COMPUTE, action=4)
 
 
 def _norm_group(state: State) -> tuple[str, ...]:
@@ -359,7 +344,7 @@ def _add_meetings(
     waiting: list[int] = []
     on: list[int] = []
     for chunk, holders, links in found:
-        for row in meet(rows, "dp", chunk, holders, links).tolist():
+        for row in rows.across("dp", np.array(links), holders, chunk=chunk).tolist():
             waiting += [row] * len(holders)
             on += holders
     rank = np.array(on, np.int64)
@@ -371,8 +356,7 @@ def _add_weights(rows: Structure, gathers: tuple[tuple[int, ...], ...]) -> tuple
     """Add the gathers of each rank after its optimizer; returns (row, rank)."""
     rank = np.repeat(np.arange(rows.ranks), [len(items) for items in gathers])
     items = np.array([i for some in gathers for i in some], np.int64)
-    lane = rows.lanes("dp")
-    added = rows.add_rows(Batch(item=items, kind=COLLECTIVE, rank=rank, streams=lane[rank][:, None]))
+    added = rows.on_lane("dp", items, rank)
     rows.wait(added, rows.updated[rank])
     return added, rank
 
@@ -385,21 +369,16 @@ def _gather_kept(state: State) -> None:
         kept = kept_tensors(state, (kind for chunk in contents(state, rank) for kind in chunk.kinds), trained=True)
         if not kept or resolved.shard_size == 1:
             continue
-        item = gather_link(
-            state,
-            f"small tensors of rank {rank}",
-            sum(kept) * resolved.precision.element,
-            group,
-            slices=(1 + len(kept)) * listed(resolved, group),
-        )
-        found.append((rank, item))
+        size, slices = sum(kept) * resolved.precision.element, (1 + len(kept)) * listed(resolved, group)
+        name, dtype = f"small tensors of rank {rank}", resolved.precision.compute
+        found.append((rank, state.link("all_gather", name, size, dtype, group, slices=slices)))
     state.build(_add_kept, tuple(found))
 
 
 def _add_kept(rows: Structure, found: tuple[tuple[int, int], ...]) -> None:
     """Add gathers (rank, item) after the optimizers of their ranks."""
     rank, item = np.array(found, np.int64).reshape(-1, 2).T
-    added = rows.add_rows(Batch(item=item, kind=COLLECTIVE, rank=rank, streams=rows.lanes("dp")[rank][:, None]))
+    added = rows.on_lane("dp", item, rank)
     rows.wait(added, rows.updated[rank])
 
 
@@ -409,19 +388,8 @@ def weight_gathers(state: State, rank: int) -> list[int]:
     for what, count, group in rank_held(state, rank).trained.parts(resolved):
         owned = _owned(state, rank) if resolved.framework.broadcasts_updates and not what else ()
         for collective, size, times in [("broadcast", *some) for some in owned] or [("all_gather", count, 1)]:
-            item = state.add_item(
-                Link(
-                    name=f"{collective} weights of rank {rank}{what}",
-                    kind=COLLECTIVE,
-                    message=size * resolved.precision.element,
-                    dtype=resolved.precision.compute,
-                    group=group,
-                    pipeline_ranks=(),
-                    account="dp",
-                    collective=collective,
-                )
-            )
-            found += [item] * times
+            name, size = f"weights of rank {rank}{what}", size * resolved.precision.element
+            found += [state.link(collective, name, size, resolved.precision.compute, group)] * times
     return found
 
 

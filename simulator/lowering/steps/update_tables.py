@@ -12,7 +12,7 @@ from simulator.lowering.layers.rows import Rows
 from simulator.lowering.memory.host_shards import shard_bytes
 from simulator.lowering.resolve.resolved_plan import ResolvedPlan
 from simulator.lowering.steps.state import State
-from simulator.program.program import COLLECTIVE, OperatorTable
+from simulator.program.program import OperatorTable
 from simulator.remembered import hashed_once
 from simulator.workload.optimizers import OPTIMIZERS, optimizer_cost
 from simulator.workload.optimizers.base import OptimizerCost
@@ -145,22 +145,20 @@ def norm_table(
     rows = Rows("gradient norm")
     sharded = kept / held if facts.zero_stage >= 2 else 1.0
     for what, group, count in summed:
-        rows.add(
-            label=f"{what} gradients all_reduce",
-            kind=COLLECTIVE,
-            work="all_reduce",
-            message=count * (sharded if what == MESH_WEIGHTS else 1.0) * facts.gradient_bytes,
-            group=group,
-            dtype=facts.gradient_dtype,
-            phase="optimizer",
+        rows.sends(
+            f"{what} gradients",
+            "all_reduce",
+            count * (sharded if what == MESH_WEIGHTS else 1.0) * facts.gradient_bytes,
+            group,
+            facts.gradient_dtype,
+            "optimizer",
         )
     launches = max(1, round(tensors / TENSORS_PER_LAUNCH))
-    common = {"work": "memory_bound", "dtype": facts.gradient_dtype, "phase": "optimizer"}
     if facts.precision.loss_scaling:
-        rows.add(label="unscale gradients", read=gradients, written=gradients, launches=launches, **common)
+        rows.moves("unscale gradients", facts.gradient_dtype, gradients, gradients, "optimizer", launches)
     if facts.clips:
-        rows.add(label="gradient norm", read=gradients, launches=launches + 2, **common)
-        rows.add(label="clip gradients", read=gradients, written=gradients, launches=launches, **common)
+        rows.moves("gradient norm", facts.gradient_dtype, gradients, 0.0, "optimizer", launches + 2)
+        rows.moves("clip gradients", facts.gradient_dtype, gradients, gradients, "optimizer", launches)
     return rows.table()
 
 
@@ -180,26 +178,17 @@ def optimizer_table(
         together = max(tensors // TENSORS_PER_LIST, math.ceil(updated / ELEMENTS_PER_LAUNCH))
         launches = 8 * int(tensors if facts.looped else together)
     rows = Rows("optimizer")
-    rows.add(
-        label=facts.optimizer,
-        work="memory_bound",
-        dtype="fp32",
+    rows.moves(
+        facts.optimizer,
+        "fp32",
+        read * updated,
+        written * updated,
+        "optimizer",
         flops=cost.flops * updated,
-        read=read * updated,
-        written=written * updated,
-        phase="optimizer",
         launches=launches,
     )
     if facts.norms and facts.parts:
-        rows.add(
-            label="norms of tensors all_reduce",
-            kind=COLLECTIVE,
-            work="all_reduce",
-            message=4.0 * facts.norms * tensors,
-            group=facts.parts,
-            dtype="fp32",
-            phase="optimizer",
-        )
+        rows.sends("norms of tensors", "all_reduce", 4.0 * facts.norms * tensors, facts.parts, "fp32", "optimizer")
     if not (facts.casts_gathered and facts.zero_stage == 3):
         add_casts(rows, "weights", held, facts.precision, phase="optimizer", launches=max(1, int(tensors)))
     for label, together, written, kernels in (
@@ -207,44 +196,41 @@ def optimizer_table(
         ("check gradients", facts.checked, 0.0, 3),
     ):
         if together:
-            rows.add(
-                label=label,
-                work="memory_bound",
-                dtype=facts.gradient_dtype,
-                read=whole,
-                written=written,
-                phase="optimizer",
+            rows.moves(
+                label,
+                facts.gradient_dtype,
+                whole,
+                written,
+                "optimizer",
                 launches=kernels * (math.ceil(held / together) or 1),
             )
     if facts.reductions:
         wide, narrow, times = facts.gradient_bytes, facts.reduce_bytes, facts.reductions
-        rows.add(
-            label=f"cast gradients to {facts.reduce_dtype} and back",
-            work="memory_bound",
-            dtype=facts.gradient_dtype,
-            read=times * (wide * held + narrow * mine),
-            written=times * (narrow * held + wide * mine),
-            phase="optimizer",
+        rows.moves(
+            f"cast gradients to {facts.reduce_dtype} and back",
+            facts.gradient_dtype,
+            times * (wide * held + narrow * mine),
+            times * (narrow * held + wide * mine),
+            "optimizer",
             launches=2 * times * max(1, round(tensors / TENSORS_PER_LAUNCH)),
         )
     flat = _flat_copies(facts, held, mine)
     if any(flat):
-        rows.add(
-            label="flatten gradients",
-            work="memory_bound",
-            dtype=facts.gradient_dtype,
-            read=flat[0],
-            written=flat[1],
-            phase="optimizer",
+        rows.moves(
+            "flatten gradients",
+            facts.gradient_dtype,
+            flat[0],
+            flat[1],
+            "optimizer",
             launches=3 * max(1, round(tensors / TENSORS_PER_LAUNCH)),
         )
     if not facts.drops:
-        rows.add(
-            label="clear gradients",
-            work="memory_bound",
-            dtype=facts.gradient_dtype,
-            written=kept * facts.gradient_bytes * (facts.lanes if facts.zero_stage == 2 else 1),
-            phase="optimizer",
+        rows.moves(
+            "clear gradients",
+            facts.gradient_dtype,
+            0.0,
+            kept * facts.gradient_bytes * (facts.lanes if facts.zero_stage == 2 else 1),
+            "optimizer",
             launches=2,
         )
     return rows.table()

@@ -12,8 +12,7 @@ import numpy as np
 
 from simulator.lowering.steps.parameters import rank_held
 from simulator.lowering.steps.state import State
-from simulator.lowering.steps.structure import Batch
-from simulator.program.program import COLLECTIVE, Link, Served
+from simulator.program.program import Link, Served
 
 __all__ = ["add_waves"]
 
@@ -30,15 +29,13 @@ def add_waves(state: State) -> None:
     pushed = np.repeat(last, [len(links[rank]) for rank in rank_of[last].tolist()])
     rank = rank_of[pushed]
     step = np.asarray(rows.step_of(order.microbatch[pushed]), np.int64)
-    numbers = rows.add_rows(
-        Batch(
-            item=np.array([item for r in rank_of[last].tolist() for item in links[r]], np.int64),
-            kind=COLLECTIVE,
-            rank=rank,
-            streams=rows.lanes("dp")[rank][:, None],
-            chunk=order.chunk[pushed],
-            step=step,
-        )
+    items = np.array([item for r in rank_of[last].tolist() for item in links[r]], np.int64)
+    numbers = rows.on_lane(
+        "dp",
+        items,
+        rank,
+        chunk=order.chunk[pushed],
+        step=step,
     )
     rows.wait(numbers, rows.last_row[pushed] + 1)
     forward = np.flatnonzero(order.kind == 0)
@@ -59,12 +56,9 @@ def _links(state: State, rank: int) -> tuple[int, ...]:
         state.add_item(
             Link(
                 name=f"changes of rank {rank} in a wave",
-                kind=COLLECTIVE,
                 message=terms.updated * part.weights,
                 dtype=terms.updated_dtype,
                 group=part.group,
-                pipeline_ranks=(),
-                account="dp",
                 collective="all_reduce",
                 served=served,
             )
