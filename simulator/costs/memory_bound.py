@@ -43,8 +43,8 @@ def memory_bound_seconds(
         gpu: where it runs.
         coefficients: from `load_memory_bound_coefficients`.
         access: of each kernel, "" (a stream), "layer", "layer backward", "norm", "norm backward", "norm sums", "flash layout", "gather",
-            "exchange", "loss", "scores", "scores backward", "cast", "stack", "plain", "strided", "atomic", "sorted" or "transposed" (copies
-            that only some GPUs need); None = all are streams.
+            "exchange", "loss", "scores", "scores backward", "cast", "turned", "stack", "plain", "strided", "atomic", "sorted" or
+            "transposed" (copies that only some GPUs need); None = all are streams.
 
     Raises:
         ProgramError: a negative number of bytes.

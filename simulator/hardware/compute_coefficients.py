@@ -276,6 +276,7 @@ class MemoryBoundCoefficients(_Calibration):
         layer_backward_share: the same for their backward passes, which sum over rows and columns at once; 0 = as layer_share.
         norm_share: the same for norms of PyTorch's and apex' kernels, which find sums over tokens apart; 0 = as other small kernels.
         cast_share: the same for kernels that quantise operands of products to 8 or 4 bits.
+        turned_share: the same for kernels of Triton that also turn them by a Hadamard transform; 0 = as cast_share.
         sums_in_layer: whether layer_share was measured on norms whose backward reads its operands twice, by the bytes of reading
             them once: the second reading ("norm sums") is in it then.
         loss_share: the same for a cross-entropy made of separate tensor operations.
@@ -303,6 +304,7 @@ class MemoryBoundCoefficients(_Calibration):
     sums_in_layer: bool = False
     scores_backward_share: Fraction
     cast_share: Fraction = 1.0
+    turned_share: Fraction = 0.0
     stack_share: Fraction = 1.0
     atomic_share: Fraction = 1.0
     sorted_share: Fraction = 1.0
@@ -317,8 +319,8 @@ class MemoryBoundCoefficients(_Calibration):
 
     def fraction(self, access: str) -> float:
         """Return the share of the bandwidth that a kernel of this access reaches: "" (a stream), "layer", "layer backward", "norm",
-        "norm backward", "norm sums", "gather", "exchange", "loss", "flash layout", "scores", "scores backward", "cast", "stack",
-        "plain", "strided", "atomic", "sorted" or "transposed"."""
+        "norm backward", "norm sums", "gather", "exchange", "loss", "flash layout", "scores", "scores backward", "cast", "turned",
+        "stack", "plain", "strided", "atomic", "sorted" or "transposed"."""
         shares = {
             "gather": self.gather_share,
             "exchange": self.gather_share,
@@ -330,6 +332,7 @@ class MemoryBoundCoefficients(_Calibration):
             "flash layout": self.layer_share,
             "loss": self.loss_share,
             "cast": self.cast_share,
+            "turned": self.turned_share or self.cast_share,
             "stack": self.stack_share,
             "atomic": self.atomic_share,
             "sorted": self.sorted_share,

@@ -44,13 +44,14 @@ ORDERS = ("TN", "NN", "NT")
 MASKS = ("causal", "full", "window", "chunk")
 ACCESSES = (
     "stream", "layer", "layer backward", "norm", "norm backward", "norm sums", "gather", "exchange", "loss", "flash layout", "scores",
-    "scores backward", "cast", "stack", "transposed", "plain", "strided", "atomic", "sorted",
+    "scores backward", "cast", "turned", "stack", "transposed", "plain", "strided", "atomic", "sorted",
 )  # fmt: skip
 """How a kernel walks memory: long passes, a layer's small kernels (slower backward), norms that find sums over tokens apart (slower
 backward), these sums, rows in another order, the same in an exchange between experts (by its library, on its stream), the separate
-operations of a cross-entropy, copies that only FlashAttention's kernels need, a fused softmax over scores in memory (slower
-backward), narrow copies of operands, stacks of a loop's layers, transposed narrow copies, norms in plain tensor operations, plain
-operations on parts of tensors, rows added to others one number at a time, or run by run of sorted indices."""
+operations of a cross-entropy, copies that only FlashAttention's kernels need, a fused softmax over scores in memory (slower backward),
+narrow copies of operands, such copies turned by a Hadamard transform, stacks of a loop's layers, transposed narrow copies, norms in
+plain tensor operations, plain operations on parts of tensors, rows added to others one number at a time, or run by run of sorted
+indices."""
 _HOST = ("", "end", "layer", "hooks", "slices")
 MOVES = ("sent", "fetched", "copied")
 """How multiprocessors exchange rows: they send them as quickly as their bytes go, fetch them from other ranks and add them up one by

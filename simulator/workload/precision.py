@@ -33,6 +33,9 @@ class Precision:
         copies_alike: whether the operand of the weight gradient is the same numbers transposed (one scale per tensor).
         gathers_narrow: whether operands that ranks gather are quantised before.
         rescales: whether gradients' products know no scales of rows and columns, and are multiplied by them in kernels of their own.
+        reads_apart: times that a tensor is read where kernels of its own quantise it (a framework's casts_apart): TorchAO's of mxfp8 make
+            copies by rows and by columns in turn, that of nvfp4 finds the maximum first.
+        turns: whether these kernels turn a tensor by a Hadamard transform as they quantise it.
         master_weights: whether an fp32 copy of the weights is kept beside the compute weights.
         loss_scaling: whether gradients are checked for overflow each step (fp16).
     """
@@ -48,6 +51,8 @@ class Precision:
     loss_scaling: bool
     gathers_narrow: bool = True
     rescales: bool = False
+    reads_apart: int = 1
+    turns: bool = False
 
     @property
     def element(self) -> int:
@@ -115,9 +120,9 @@ PRECISIONS = {
         _narrow("fp8_rowwise", "fp8", 0.0, 3, False), copies_alike=False, gathers_narrow=False, rescales=True
     ),
     "fp8_block": _narrow("fp8_block", "fp8_block", 4.0 / 128, 1, False),
-    "mxfp8": _narrow("mxfp8", "mxfp8", 1.0 / 32, 1, False),
+    "mxfp8": replace(_narrow("mxfp8", "mxfp8", 1.0 / 32, 1, False), reads_apart=2),
     "mxfp4": _narrow("mxfp4", "mxfp4", 1.0 / 32, 1, False),
-    "nvfp4": _narrow("nvfp4", "nvfp4", 1.0 / 16, 2, False),
+    "nvfp4": replace(_narrow("nvfp4", "nvfp4", 1.0 / 16, 2, False), reads_apart=2, turns=True),
     "int8": replace(_narrow("int8", "int8", 0.0, 4, False), copies_alike=False, gathers_narrow=False),
 }
 """What runs can be trained in.  bf16_true keeps nothing wider than 16 bits: weights, gradients and the optimizer's moments are
@@ -131,7 +136,9 @@ Source: NVIDIA TransformerEngine, docs/features/low_precision_training; OCP Micr
 AI-Hypercomputer/maxtext layers/quantizations.py, _get_int8_quant_config (fwd_bits, dlhs_bits, drhs_bits 8); google/aqt
 jax/v2/aqt_dot_general.py and config.py (absmax calibration along the contracted axes, backward products quantise their own operands);
 pytorch/ao, torchao/float8: float8_linear.py (what is quantised how), pull request 1325 and issue 2184 (without fast accumulation, as of
-gradients, the product has one scale and a kernel multiplies its result), float8_tensor_parallel.py (one scale is gathered narrow)."""
+gradients, the product has one scale and a kernel multiplies its result), float8_tensor_parallel.py (one scale is gathered narrow);
+torchao/prototype/mx_formats at 06f5ff43 and 0aff79d5: mx_linear.py (casts along each dimension), nvfp4_linear.py (triton_rht_amax, then
+triton_rht_quantize_row_col)."""
 
 if TYPE_CHECKING:
     PrecisionName = str

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from simulator.costs.memory_bound import memory_bound_seconds
+from simulator.hardware.compute_coefficients import load_memory_bound_coefficients
+from simulator.hardware.gpu import load_gpu
 from simulator.lowering import lower
-from simulator.lowering.layers.casts import CAST, TRANSPOSED, add_casts
+from simulator.lowering.layers.casts import CAST, TRANSPOSED, TURNED, add_casts
 from simulator.lowering.layers.rows import Row, Rows
 from simulator.plan.plan import Plan
 from simulator.program.program import OperatorTable, Segment
@@ -18,15 +21,15 @@ from tests.lowered import workload as gpt
 MILLION = 1e6
 
 
-def casts(name: str, after_norm: bool = False) -> list[Row]:
+def casts(name: str, after_norm: bool = False, apart: bool = False) -> list[Row]:
     rows = Rows("casts")
-    add_casts(rows, "x", MILLION, precision_named(name), after_norm=after_norm, phase="forward")
+    add_casts(rows, "x", MILLION, precision_named(name), after_norm=after_norm, apart=apart, phase="forward")
     return rows.rows
 
 
-def moved(name: str, after_norm: bool = False) -> list[tuple[object, float, float]]:
+def moved(name: str, after_norm: bool = False, apart: bool = False) -> list[tuple[object, float, float]]:
     """(access, bytes read and written per element) of each row."""
-    return [(r.call, r.read / MILLION, r.written / MILLION) for r in casts(name, after_norm)]
+    return [(r.call, r.read / MILLION, r.written / MILLION) for r in casts(name, after_norm, apart)]
 
 
 @pytest.mark.parametrize("name", ["fp32", "tf32", "fp16", "bf16"])
@@ -49,6 +52,32 @@ def test_wide_precisions_cast_nothing(name: str) -> None:
 )
 def test_a_recipe_reads_and_writes_what_it_says(name: str, expected: list[tuple[str, float, float]]) -> None:
     assert expected == moved(name)
+
+
+# pytorch/ao: testing/float8/roofline_utils.py, prototype/mx_formats/mx_linear.py and nvfp4_linear.py
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("fp8_current", [(CAST, 2.0, 1.0), (TRANSPOSED, 1.0, 1.0)]),
+        ("mxfp8", [(CAST, 4.0, 2.0 * (1 + 1 / 32))]),
+        ("nvfp4", [(TURNED, 4.0, 2.0 * (0.5 + 1 / 16))]),
+    ],
+)
+def test_kernels_apart_read_by_rows_and_by_columns_or_for_a_maximum_first(
+    name: str, expected: list[tuple[object, float, float]]
+) -> None:
+    assert expected == moved(name, apart=True) == moved(name, after_norm=True, apart=True)
+
+
+def test_turning_an_operand_as_it_is_quantised_takes_as_long_as_published() -> None:
+    """pytorch/ao pull request 4487, triton_us on GB200: two kernels, for the maximum and for both copies."""
+    gpu = load_gpu("gb200")
+    numbers = load_memory_bound_coefficients(gpu)
+    for columns, microseconds in ((4096, 17.11 + 24.36), (14336, 27.55 + 60.68), (28672, 43.20 + 113.74)):
+        elements = 2048 * columns
+        moved = memory_bound_seconds([4.0 * elements], [1.125 * elements], gpu, numbers, ["turned"])[0]
+        # what every kernel takes beside its bytes is 23 us in that benchmark, and in a step what starts one
+        assert 1e6 * moved + 23 == pytest.approx(microseconds, rel=0.1)
 
 
 def test_a_norm_writes_the_copy_of_one_recipe_and_finds_the_maximum_for_another() -> None:

@@ -26,6 +26,9 @@ Of grouped products each expert's operand is quantised by itself, but with fp8, 
 
 Under sequence parallelism each rank quantises the tokens it has, and what is gathered is narrow (of fp8_rowwise it is wide).
 
+TorchAO's kernels (casts_apart) read x for fp8 once, its maximum found by what ran before; for mxfp8 twice, by rows and by columns; for
+nvfp4 twice, for its maximum and for both copies, which they turn by a Hadamard transform on the way.
+
 Source: NVIDIA TransformerEngine, docs/features/low_precision_training (fp8_current_scaling, mxfp8, nvfp4: passes over the tensor and
 handling of transposes) and transformer_engine/pytorch/csrc/extensions/normalization.cpp (which norms are fused);
 module/base.py, grad_output_preprocess: cast, gather, then transpose.  int8: simulator/workload/precision.py.
@@ -43,6 +46,7 @@ from simulator.workload.precision import Precision
 __all__ = ["CAST", "TRANSPOSED", "add_casts", "maxima_table"]
 
 CAST = Traffic("cast")
+TURNED = Traffic("turned")
 TRANSPOSED = Traffic("transposed")
 """Copies of the bytes that only GPUs write whose 8-bit products take operands along the depth only."""
 
@@ -69,7 +73,8 @@ def add_casts(
         elements: of it, as the product reads it on this GPU.
         after_norm: a norm writes it.
         shards: GPUs that hold a part each, quantise it and gather the narrow copies, which are transposed where they arrive.
-        apart: operands are quantised by kernels of their own and no norm writes copies; what ran before has found the maximum.
+        apart: operands are quantised by kernels of their own and no norm writes copies; the maximum of a tensor in 8 bits what ran
+            before has found.
         experts: tensors that it is made of, each quantised by kernels of its own unless their scales are known before.
         across: whether a second copy is made, which the weight's gradient reads; none where the weight is frozen (NVIDIA/TransformerEngine
             pytorch/module/linear.py: set_usage(columnwise=backward_needs_input), requires_wgrad).
@@ -81,7 +86,7 @@ def add_casts(
     wide, narrow = float(precision.element), precision.quantised_element
     passes = precision.cast_reads
     if apart:
-        passes = 1
+        passes = precision.reads_apart
     elif after_norm and precision.norm_helps:
         passes -= 1
     copies = 2.0 if across and not precision.copies_alike else 1.0
@@ -89,7 +94,9 @@ def add_casts(
         kernels = passes * (1 if precision.shares_maxima else experts) if launches is None else launches
         read, written = passes * wide * elements / shards, copies * narrow * elements / shards
         cast = f"{label} cast to {precision.name}"
-        rows.moves(cast, precision.compute, read, written, phase, kernels, part, CAST)
+        rows.moves(
+            cast, precision.compute, read, written, phase, kernels, part, TURNED if apart and precision.turns else CAST
+        )
     if across and precision.copies_alike:
         # a kernel of its own behind a norm that has written the copy, and of what was gathered
         alone = apart or passes == 0 or shards > 1
