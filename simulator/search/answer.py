@@ -435,9 +435,8 @@ def pareto_front(candidates: Sequence[Candidate]) -> tuple[Candidate, ...]:
     """Return the candidates that no other beats in time, memory, GPUs and price of a step at once; by time."""
     out: dict[tuple[float, ...], Candidate] = {}
     for one in sorted(candidates, key=lambda c: (*_costs(c), c.point.number)):
-        ours = _costs(one)
-        if not any(_no_worse(theirs, ours) for theirs in out):
-            out[ours] = one
+        if not any(_no_worse(theirs, _costs(one)) for theirs in out):
+            out[_costs(one)] = one
     return tuple(out.values())
 
 
