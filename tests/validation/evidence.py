@@ -43,6 +43,7 @@ ROUNDS = (
     "blind12",
     "blind13",
     "blind14",
+    "blind15",
 )
 """The blind sets, in the order of their making."""
 

@@ -82,6 +82,8 @@ def test_no_row_stands_in_another_table(table: str) -> None:
         ("blind13_memory", 0.168, 0.167, 0.553),
         ("blind14_runs", 0.144, 0.166, 0.859),
         ("blind14_memory", 0.146, 0.085, 0.730),
+        ("blind15_runs", 0.149, 0.107, 0.748),
+        ("blind15_memory", 0.115, 0.136, 0.805),
     ],
 )
 def test_first_predictions_err_as_the_documents_state(
