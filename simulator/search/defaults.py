@@ -16,7 +16,7 @@ from simulator.plan.framework import load_framework
 from simulator.schedules import SCHEDULES
 from simulator.search.split import BALANCED, SPLIT, TIMED
 
-__all__ = ["LONG", "default_ranges", "offered_ranges", "repeated", "worlds"]
+__all__ = ["LONG", "default_ranges", "offered_ranges", "repeated", "said_once", "worlds"]
 
 Ranges = dict[str, tuple[Any, ...]]
 LONG = 2**14
@@ -122,6 +122,16 @@ def repeated(values: Mapping[str, object]) -> str:
         if values.get(field) not in (None, 1) and other in values and not holds(values[other]):
             return f"{field.partition('.')[2]} is tried beside {words}: here the plan without it is the same, or left to --range"
     return ""
+
+
+def said_once(ranges: Mapping[str, tuple[Any, ...]], values: Mapping[str, object]) -> dict[str, object]:
+    """Return a plan of these ranges without what has no meaning beside its other values (`repeated`), where that is one of them."""
+    out = dict(values)
+    for field, (other, holds, _) in _BESIDE.items():
+        none = next((value for value in ranges.get(field, ()) if value in (None, 1)), out.get(field))
+        if field in out and other in out and not holds(out[other]):
+            out[field] = none
+    return out
 
 
 def default_ranges(job: Job) -> Ranges:

@@ -102,7 +102,8 @@ def with_a_plan(job: Job) -> Job:
     if found is None:
         return job
     what = (
-        f"quickest of {answer.space.size:,} plans that fits with a probability of {percent(answer.probability)}, by a quick search"
+        f"quickest that fits with a probability of {percent(answer.probability)} of {len(answer.candidates):,} plans simulated out of "
+        f"{answer.space.size:,}, by a quick search (dtsim search proves the best)"
         if answer.best
         else "plan that lacks least memory"
     )
