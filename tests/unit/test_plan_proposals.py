@@ -126,3 +126,22 @@ def test_what_is_exported_is_the_plan_that_is_run(dtsim: Dtsim) -> None:
     assert f"--tensor-model-parallel-size {run['provenance']['degrees']['tp']}" in script
     assert ("--recompute-granularity" in script) == (run["provenance"]["recompute"] != "none")
     assert ("--use-distributed-optimizer" in script) or ("fsdp" in script)
+
+
+def test_what_helps_most_is_a_plan_that_the_framework_runs(dtsim: Dtsim) -> None:
+    """Under Megatron-LM the zero-bubble schedules would be quicker; they are shown, with what they lack."""
+    settings = ("plan.chunks_per_rank=1", "plan.schedule=1f1b", "plan.attention=flash2")
+    job = ("korthikanti_175b_selective", *(word for one in settings for word in ("--set", one)))
+    answer = json.loads(dtsim("explain", *job, "--json")[1])
+    first = next(one for one in answer["changes"] if one["fits"])
+    assert "does not run" in first["beyond_framework"]
+    assert answer["best"]["change"] == "schedule interleaved_1f1b"
+    assert "fits, the framework does not run it" in dtsim("explain", *job)[1]
+
+
+def test_the_way_out_of_memory_is_a_plan_that_the_framework_runs(dtsim: Dtsim) -> None:
+    settings = ("cluster.gpus=64", "plan.tensor_parallel=4", "plan.pipeline_parallel=4", "plan.zero_stage=1")
+    job = ("--model", "llama3_70b", "--cluster", "dgx_h100", *(word for one in settings for word in ("--set", one)))
+    advice = json.loads(dtsim("run", *job, "--set", "plan.framework=megatron_core", "--json")[1])["advice"]
+    assert any(one["fits"] and one["beyond_framework"] for one in advice["tried"])
+    assert advice["best"]["beyond_framework"] is None
