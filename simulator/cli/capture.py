@@ -50,7 +50,7 @@ def command(
     function is called twice, and the second call is recorded.
     """
     from simulator.capture.answer import describe_capture, to_dict
-    from simulator.capture.child import captures
+    from simulator.capture.child import captures, script_of
     from simulator.capture.program import captured_program
     from simulator.cli.options import quantity
     from simulator.plan.framework import load_framework
@@ -67,6 +67,7 @@ def command(
     seconds = quantity("--time-limit", time_limit, "s")
     profile = "" if framework == "none" else load_framework(framework).name
     who = f"rank{'s' * (len(wanted) > 1)} {', '.join(map(str, wanted or (0,)))}"
+    script_of(script)
     note(f"executing {script} on tensors without data, as {who} of {world} ...")
     found = captures(script, world, wanted, arguments or (), seconds)
     program = captured_program(found, profile)

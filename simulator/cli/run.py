@@ -217,6 +217,9 @@ def _run_program(
         raise typer.Exit(DOES_NOT_FIT)
 
 
+_MEASURED = "a training log, a trace of PyTorch's profiler (nsys exports are not read), or a time such as 2.31s"
+
+
 def _log(measured: str) -> Findings | None:
     """What a log or trace says, when a file is named; None for a time."""
     import os
@@ -229,9 +232,9 @@ def _log(measured: str) -> Findings | None:
         and not measured.endswith((".log", ".txt", ".json", ".gz", ".et"))
     ):
         return None
-    found = import_file(measured)
+    found = import_file(measured, _MEASURED)
     if found.steps is None and not (found.operations and found.operations.rows):
-        raise SpecError(f"--measured {measured}: is no training log and no trace. Give one, or a time such as 2.31s")
+        raise SpecError(f"--measured {measured}: is no training log and no trace. Way out: {_MEASURED}")
     return found
 
 

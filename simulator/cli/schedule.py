@@ -39,7 +39,7 @@ def command(
     ],
     ranks: Annotated[int | None, typer.Option("-p", "--ranks", help="Pipeline ranks (a file has its own).")] = None,
     microbatches: Annotated[int | None, typer.Option("-m", "--microbatches", help="Microbatches of one step.")] = None,
-    chunks: Annotated[int | None, typer.Option("-v", "--chunks", help="Chunks per rank. [1]")] = None,
+    chunks: Annotated[int | None, typer.Option("-v", "--chunks", help="Chunks per rank. [the fewest]")] = None,
     forward: Annotated[str, typer.Option(metavar="T[,T,...]", help="Time of a forward; one, or one per rank.")] = "1",
     backward: Annotated[
         str | None,
@@ -70,14 +70,15 @@ def command(
 ) -> None:
     """Show a pipeline schedule alone, or several side by side: times are of one microbatch on one rank's whole share.
 
-    NAME auto looks for an order itself, under --memory-limit.  FILE.csv holds one line per rank, cells such as 2F0 separated by
-    commas; PyTorch's compute_only and compute_comms files do.  FILE.py holds a subclass of simulator.schedules.Schedule and is executed.
+    NAME auto looks for an order itself, under --memory-limit.  FILE.csv holds one line per rank, cells such as 2F0 (stage, action,
+    microbatch) separated by commas; PyTorch's compute_only and compute_comms files do.  FILE.py holds a subclass of
+    simulator.schedules.Schedule and is executed.
     """
     names = words("NAME", name)
     form = _form(form, as_json, latencies is not None or len(names) > 1 or name == "all")
     _claim(form, output, force)
     run_own_schedules(names)
-    shape = _shape(names[0], ranks, microbatches, chunks)
+    shape = _shape(names, ranks, microbatches, chunks)
     times = _times(shape.ranks, forward, backward, input_grad, weight_grad)
     if name == "auto":
         _automatic(shape, times, transfer, memory_limit, form, output, engine, latencies is not None)
@@ -286,12 +287,15 @@ def _time(option: str, text: str, ranks: int) -> Times:
     return values if len(values) > 1 else values[0]
 
 
-def _shape(name: str, ranks: int | None, microbatches: int | None, chunks: int | None) -> Shape:
-    """Return the shape that the options name, or the one of the file."""
+def _shape(names: list[str], ranks: int | None, microbatches: int | None, chunks: int | None) -> Shape:
+    """Return the shape that the options name, or the one of the file; a schedule alone has the chunks that it needs."""
+    from simulator.schedules import SCHEDULES
     from simulator.schedules.base import Shape
     from simulator.schedules.own_schedule import is_order_file, read_schedule
+    from simulator.studies.changes import chunks_for
     from simulator.studies.sizes import check_actions
 
+    name = names[0]
     if is_order_file(name):
         own = read_schedule(name)[1]
         given = {"ranks": ranks, "microbatches": microbatches, "chunks_per_rank": chunks}
@@ -306,9 +310,10 @@ def _shape(name: str, ranks: int | None, microbatches: int | None, chunks: int |
             f"a schedule by name needs -p RANKS and -m MICROBATCHES, but {name!r} came without. Your own order is a file that "
             "ends in .csv and needs neither"
         )
-    chunks = 1 if chunks is None else chunks
-    check_actions(ranks, microbatches, chunks)
-    return Shape(ranks, microbatches, chunks)
+    check_actions(ranks, microbatches, chunks or 1)
+    if chunks is None and names == [name] and name in SCHEDULES:
+        chunks = chunks_for(SCHEDULES.get(name), Shape(ranks, microbatches, 1))
+    return Shape(ranks, microbatches, 1 if chunks is None else chunks)
 
 
 def _picture(figures: ScheduleFigures) -> str:

@@ -113,6 +113,7 @@ def command(
     from simulator.search.job_text import unwritten
     from simulator.search.search import search
     from simulator.search.space import make_space, read_ranges, table_ranges
+    from simulator.studies.other_plan import names_a_plan
 
     claim(force, output, plot, holds)
     check_job_file(output, ENDINGS)
@@ -139,8 +140,10 @@ def command(
     probability = next(p for p in (fit_probability, said.fit_probability, 0.9) if p is not None)
     if gpus is not None and "cluster.gpus" in asked:
         raise SpecError("--gpus at-most and --range cluster.gpus say the same. Give one of them")
-    sizes = {} if gpus is None else {"cluster.gpus": worlds(the_job, int(gpus[1]))}
-    space = make_space(the_job, asked, held, any_framework, sizes)
+    beside: dict[str, tuple[object, ...]] = {} if gpus is None else {"cluster.gpus": worlds(the_job, int(gpus[1]))}
+    if not names_a_plan(the_job) and all(field.startswith("cluster.") for field in asked):
+        asked, beside = {}, asked | beside
+    space = make_space(the_job, asked, held, any_framework, beside)
     wanted = (
         {f: getattr(_plan_of(like), f.partition(".")[2]) for f in space.ranges if f.startswith("plan.")} if like else {}
     )

@@ -31,7 +31,7 @@ class BestInterval:
 
     Args:
         simulated: at which runs were shortest.
-        young, daly: of the formulas, for the mean time between failures that stop the job.
+        young, daly: of the formulas, for the mean time between failures that stop the job and the time for which training stands.
         exact: least of Daly's full model (constant rates, training stands while it saves).
         mtbf: mean time between such failures [s].
     """
@@ -62,11 +62,11 @@ def best_interval(model: RunModel, cost: CheckpointCost, step: float, seed: int 
     rate = model.causes.rate
     if rate == 0.0:
         return None
-    mtbf, delay = 1.0 / rate, max(cost.stall, model.stall)
+    mtbf, delay = 1.0 / rate, max(cost.stall, model.stall, _tiny(step))
     formulas = {
-        "young": young_interval(max(cost.delay, _tiny(step)), mtbf),
-        "daly": daly_interval(max(delay, _tiny(step)), mtbf),
-        "exact": exact_interval(max(delay, _tiny(step)), mtbf),
+        "young": young_interval(delay, mtbf),
+        "daly": daly_interval(delay, mtbf),
+        "exact": exact_interval(delay, mtbf),
         "mtbf": mtbf,
     }
     span = min(model.work, model.horizon)

@@ -18,10 +18,11 @@ from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, PlainSerializer, SerializationInfo, model_validator
 
 from simulator.errors import PlanError
 from simulator.specs import Name, Spec
+from simulator.units import WRITTEN
 
 __all__ = ["NORMAL", "Pace", "Part", "RankKind", "shown_numbers", "which_parts"]
 
@@ -51,7 +52,12 @@ def _ranges(value: object) -> object:
     return tuple(pairs)
 
 
-Ranges = Annotated[tuple[Pair, ...] | None, BeforeValidator(_ranges)]
+def _written(value: object, info: SerializationInfo) -> object:
+    """Pairs as the text that a file has, where they are written for one (`units.WRITTEN`)."""
+    return _shown(value) if isinstance(value, tuple) and info.context == WRITTEN else value
+
+
+Ranges = Annotated[tuple[Pair, ...] | None, BeforeValidator(_ranges), PlainSerializer(_written)]
 Factor = Annotated[float, Field(ge=0.001, le=1000)]
 _SELECTORS = ("nodes", "ranks", "pipeline_ranks", "replicas")
 _FACTORS = ("clock", "memory_bandwidth", "host", "link", "network")

@@ -138,6 +138,7 @@ def _levers(p: Prediction, job: Job) -> dict[str, object]:
             "seconds": trial.outcome.step_time,
             "bytes": trial.outcome.peak_memory,
             "fits": trial.outcome.fits,
+            "beyond": trial.outcome.beyond,
         }
         for trial in explanation.gains
         if trial.outcome is not None

@@ -24,6 +24,9 @@ from simulator.specs.toml_text import parse_toml
 
 __all__ = ["import_file", "import_files", "is_foreign", "job_data", "load_any_job", "model_of"]
 
+_TOLD = 3
+"""Lines that were not understood which a job repeats."""
+
 
 def is_foreign(name: str) -> bool:
     """Return whether a JOB or model is a file of another program: it exists, and is no job or model file of ours."""
@@ -35,8 +38,15 @@ def is_foreign(name: str) -> bool:
     return _importer_of(open_document(name)) is not None
 
 
+<<<<<<< HEAD
 def import_file(path: str | Path) -> Findings:
+=======
+def import_file(path: str | Path, way: str = "dtsim init writes a job file to fill in") -> Imported:
+>>>>>>> strangerH
     """Return what one file says.
+
+    Args:
+        way: out of a file that nobody knows.
 
     Raises:
         SpecError: it cannot be read, or no importer knows it.
@@ -55,7 +65,7 @@ def import_file(path: str | Path) -> Findings:
             raise SpecError(f"{document.place}: is a job of dtsim. Way out: {way}")
         raise SpecError(
             f"{document.place}: is of none of the {len(IMPORTERS.members)} formats that are known here (dtsim list importers). "
-            "Way out: dtsim init writes a job file to fill in"
+            f"Way out: {way}"
         )
     found: Findings = importer.read(document)
     return found
@@ -188,7 +198,7 @@ def load_any_job(
     if "name" not in data.get("cluster", {}) and "cluster.name" not in changes:
         raise SpecError(f"{job}: does not say on which cluster it runs. Way out: --cluster NAME (dtsim list clusters)")
     try:
-        made = job_from_data(data, job, settings, (*_notes(imported), *_left(imported, job)))
+        made = job_from_data(data, job, settings, (*_left(imported, job), *_notes(imported)))
     except SpecError as error:
         missing = re.search(r"missing keys? ([\w, ]+)", str(error))
         if missing:
@@ -246,6 +256,17 @@ def _notes(imported: Findings) -> tuple[str, ...]:
     return tuple(f"{a.field} = {brief(a.value)} ({a.why})" for a in imported.assumed)
 
 
+<<<<<<< HEAD
 def _left(imported: Findings, path: str) -> tuple[str, ...]:
     count = len(imported.not_understood)
     return (f"lines of {path} that were not understood: {count}; dtsim import {path} lists them",) if count else ()
+=======
+def _left(imported: Imported, path: str) -> tuple[str, ...]:
+    """What was passed over, before the rest: a flag of a plan that is misspelt makes it another plan."""
+    lines = imported.not_understood
+    if not lines:
+        return ()
+    told = ", ".join(line.text for line in lines[:_TOLD]) + (", ..." if len(lines) > _TOLD else "")
+    count = f"{len(lines)} line{'s' * (len(lines) > 1)}"
+    return (f"{count} of {path} not understood and left out: {told}; dtsim import {path} lists what was read",)
+>>>>>>> strangerH

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 from simulator.errors import SpecError
@@ -24,6 +25,8 @@ MEMORY_COLOURS = (
     "#4e79a7", "#f28e2b", "#e15759", "#76b7b2", "#59a14f", "#edc948", "#b07aa1", "#9c755f", "#bab0ac", "#d0d0d0",
 )  # fmt: skip
 """Colours of the categories of memory, in their order."""
+_NAME = 36
+"""Characters of a row's name that stand on one line."""
 _FAR = 2.0
 """Bars this many times as long as the median are cut, so that the others can be told apart."""
 
@@ -38,7 +41,9 @@ def plot_comparison(named: Sequence[tuple[str, Prediction]], path: str | Path, t
 
     if not named:
         raise SpecError("a comparison draws at least one prediction, but none of the variants can be")
-    figure = Figure(figsize=(14.0, 1.7 + 0.42 * len(named)), dpi=120, layout="constrained")
+    names = [fill(short_name(name), _NAME) for name, _ in named]
+    lines = max(name.count("\n") for name in names)
+    figure = Figure(figsize=(14.0, 1.7 + (0.42 + 0.13 * lines) * len(named)), dpi=120, layout="constrained")
     check_format(figure, path)
     time, bubble, memory = figure.subplots(1, 3, sharey=True, gridspec_kw={"width_ratios": [5, 2, 5]})
     predictions = [prediction for _, prediction in named]
@@ -76,7 +81,7 @@ def plot_comparison(named: Sequence[tuple[str, Prediction]], path: str | Path, t
     for capacity in sorted({p.capacity for p in predictions}):
         memory.axvline(capacity / GIB, color="#b00020", ls="--", lw=1.2)
     memory.set_xlabel("memory of the fullest rank [GiB]; dashed: capacity")
-    time.set_yticks(range(len(named)), [short_name(name) for name, _ in named])
+    time.set_yticks(range(len(named)), [fill(short_name(name), _NAME) for name, _ in named], fontsize=8)
     time.invert_yaxis()
     if title:
         figure.suptitle(title, x=0.01, ha="left", fontsize=12, weight="bold")

@@ -16,9 +16,11 @@ from simulator.plan.framework import load_framework
 from simulator.schedules import SCHEDULES
 from simulator.search.split import BALANCED, SPLIT, TIMED
 
-__all__ = ["default_ranges", "offered_ranges", "repeated", "worlds"]
+__all__ = ["LONG", "default_ranges", "offered_ranges", "repeated", "said_once", "worlds"]
 
 Ranges = dict[str, tuple[Any, ...]]
+LONG = 2**14
+"""Tokens of a sequence from which on several GPUs may share one."""
 _LARGEST_DEFAULT_DEGREE = 64
 _MOST, _MOST_OF_ANY = 100_000, 2_000_000
 """Plans up to which a space takes in what is not usual: a quarter of a minute, or minutes for what no framework runs."""
@@ -122,6 +124,16 @@ def repeated(values: Mapping[str, object]) -> str:
     return ""
 
 
+def said_once(ranges: Mapping[str, tuple[Any, ...]], values: Mapping[str, object]) -> dict[str, object]:
+    """Return a plan of these ranges without what has no meaning beside its other values (`repeated`), where that is one of them."""
+    out = dict(values)
+    for field, (other, holds, _) in _BESIDE.items():
+        none = next((value for value in ranges.get(field, ()) if value in (None, 1)), out.get(field))
+        if field in out and other in out and not holds(out[other]):
+            out[field] = none
+    return out
+
+
 def default_ranges(job: Job) -> Ranges:
     """Return the ranges of a search that names none: the degrees, how batches are cut, what is sharded and recomputed.
 
@@ -140,7 +152,7 @@ def default_ranges(job: Job) -> Ranges:
         "plan.zero_stage": (0, 1, 3),
         "plan.recompute": ("none", "selective", "full"),
     }
-    if length >= 2**14:
+    if length >= LONG:
         ranges["plan.context_parallel"] = tuple(c for c in _powers(min(16, world)) if length % (2 * c) == 0)
     if len(ranges["plan.pipeline_parallel"]) > 1 and not model.encoder_layers:
         ranges[SPLIT] = (BALANCED, TIMED)

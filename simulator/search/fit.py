@@ -17,7 +17,7 @@ from simulator.report.schema import SCHEMA_VERSION
 from simulator.report.table import Section, percent
 from simulator.search.answer import Answer
 from simulator.search.candidate import Candidate, look
-from simulator.search.defaults import default_ranges, worlds
+from simulator.search.defaults import LONG, default_ranges, worlds
 from simulator.search.growth import GROWTHS, Grown, Growth
 from simulator.search.search import search
 from simulator.search.space import Point, Space, make_space
@@ -170,9 +170,12 @@ def largest(
     for field in growth.unranged:
         if field in ranges or field in fixed:
             raise SpecError(f"--largest {what} finds {field} itself. Way out: leave out its --range or --fix")
+    usual = make_space(job, {}, fixed).job
+    if "workload.sequence_length" in growth.unranged:
+        usual = growth.grown(usual, LONG)
     chosen = dict(ranges) or {
         field: values
-        for field, values in default_ranges(make_space(job, {}, fixed).job).items()
+        for field, values in default_ranges(usual).items()
         if field not in (*growth.unranged, *fixed, "plan.microbatch_size", SPLIT)
     }
     space = make_space(job, chosen or {"plan.zero_stage": (job.plan.zero_stage,)}, fixed)

@@ -41,7 +41,8 @@ def job_text(job: Job, found: Sequence[str] = ()) -> str:
         "target_length": work.target_length or None,
     }
     spread = job.cluster.spec.gpu_spread
-    parts = [part.model_dump(exclude_unset=True, exclude_none=True, context=WRITTEN) for part in job.cluster.parts]
+    own = job.cluster.parts[len(job.cluster.spec.parts) :]
+    parts = [part.model_dump(exclude_unset=True, exclude_none=True, context=WRITTEN) for part in own]
     cluster = {
         "name": job.cluster.given_as,
         "gpus": job.cluster.world_size,

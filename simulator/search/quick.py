@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from simulator.job import Job
 from simulator.search.answer import Answer
@@ -39,7 +40,7 @@ def quick_space(job: Job) -> Space:
         ranges[field] = chosen
     ranges.pop(SPLIT, None)
     plain = {"plan.schedule": (None,), SPLIT: (None,), "plan.data_parallel": (None,)}
-    return make_space(job, ranges, plain)
+    return replace(make_space(job, ranges, plain), offered=True)
 
 
 def quick_search(job: Job, probability: float = 0.9, near: bool = False, tries: int = _TRIES) -> Answer:

@@ -39,8 +39,8 @@ class Advice:
 
     @property
     def best(self) -> Trial | None:
-        """The change that fits with the shortest step; None when none fits."""
-        return next((t for t in self.tried if t.outcome is not None and t.outcome.fits), None)
+        """The change that fits and that the framework runs, with the shortest step; None when there is none."""
+        return next((t for t in self.tried if t.outcome is not None and t.outcome.helps), None)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the value of the key `advice` of `dtsim run --json`."""
@@ -62,7 +62,7 @@ class Advice:
                 short += not p.fits
                 if short > _MOST_SHORT:
                     continue
-                verdict = "fits" if p.fits else f"{show(p.peak_memory - p.capacity, 'B')} too much"
+                verdict = p.verdict(f"{show(p.peak_memory - p.capacity, 'B')} too much")
                 rows.append((trial.change.name, show(p.step_time, "s"), show(p.peak_memory, "B"), verdict))
         best = self.best
         if best is not None:
@@ -100,7 +100,7 @@ def make_it_fit(job: Job, prediction: Prediction, engine: str = "compiled") -> A
         that_matter(prediction, trials(job, neighbours(job), engine)) if prediction.program.size <= MOST_ROWS else []
     )
     searched = 0
-    if not any(t.outcome is not None and t.outcome.fits for t in tried):
+    if not any(t.outcome is not None and t.outcome.helps for t in tried):
         searched, found = other_plan(job)
         tried += [found] if found else []
     return Advice(

@@ -17,6 +17,7 @@ from simulator.errors import PlanError, SimulatorError
 from simulator.hardware.cluster import Cluster
 from simulator.job import Job
 from simulator.lowering import ResolvedPlan, resolve
+from simulator.lowering.resolve.framework_rules import beyond_framework
 from simulator.plan.plan import Plan
 from simulator.remembered import undisturbed
 from simulator.report.prediction import Prediction
@@ -74,16 +75,27 @@ class Change:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What is kept of a prediction: step time [s], bytes on the fullest rank and of its GPU."""
+    """What is kept of a prediction: step time [s], bytes on the fullest rank and of its GPU, and what of its plan the framework does
+    not run, in words; "" = it runs it, or not the job's own plan either."""
 
     step_time: float
     peak_memory: float
     capacity: float
+    beyond: str = ""
 
     @property
     def fits(self) -> bool:
         """Whether the fullest rank fits its GPU."""
         return self.peak_memory <= self.capacity
+
+    @property
+    def helps(self) -> bool:
+        """Whether it fits, and the job's framework runs it."""
+        return self.fits and not self.beyond
+
+    def verdict(self, short: str) -> str:
+        """Return in words whether it fits, `short` where it does not, and that the framework does not run it."""
+        return (short if not self.fits else "fits") + (", the framework does not run it" if self.beyond else "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,6 +115,7 @@ class Trial:
             "step_time_s": None if p is None else p.step_time,
             "peak_memory_bytes": None if p is None else p.peak_memory,
             "fits": None if p is None else p.fits,
+            "beyond_framework": None if p is None else p.beyond or None,
             "reason": self.reason or None,
         }
 
@@ -127,15 +140,27 @@ def trials(job: Job, changes: Iterable[Change], engine: str = "compiled") -> lis
         engine: "compiled" or "simpy".
     """
     found = []
+    own = _beyond(job)
     with undisturbed():
         for change in changes:
             try:
-                p = simulate_job(changed(job, change), engine)
-                outcome = Outcome(step_time=p.step_time, peak_memory=p.peak_memory, capacity=p.capacity)
+                after = changed(job, change)
+                p = simulate_job(after, engine)
+                beyond = "" if own else _beyond(after)
+                outcome = Outcome(step_time=p.step_time, peak_memory=p.peak_memory, capacity=p.capacity, beyond=beyond)
                 found.append(Trial(change=change, outcome=outcome))
             except SimulatorError as error:
                 found.append(Trial(change=change, outcome=None, reason=str(error)))
     return found
+
+
+def _beyond(job: Job) -> str:
+    """What of a job's plan its framework does not run; "" = nothing, or the plan cannot be."""
+    try:
+        now = resolve(job.workload, job.plan, job.cluster.world_size)
+    except SimulatorError:
+        return ""
+    return beyond_framework(now.framework, now.schedule, job.plan)
 
 
 def that_matter(before: Prediction, tried: Iterable[Trial]) -> list[Trial]:

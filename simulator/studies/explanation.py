@@ -65,10 +65,10 @@ class Explanation:
 
     @property
     def best(self) -> Trial | None:
-        """The change that fits and shortens the step most (of a step that does not fit: the quickest that fits)."""
+        """The change that fits, that the framework runs, and that shortens the step most (of a step that does not fit: the quickest)."""
         for trial in self.gains:
             p = trial.outcome
-            if p is not None and p.fits:
+            if p is not None and p.helps:
                 quicker = p.step_time < self.prediction.step_time * (1.0 - _NOTICEABLE)
                 return trial if quicker or not self.prediction.fits else None
         return None
@@ -160,13 +160,13 @@ class Explanation:
         for trial in self.gains[:_MOST_GAINS]:
             p = trial.outcome
             if p is not None:
-                verdict = "fits" if p.fits else "does not fit"
+                verdict = p.verdict("does not fit")
                 gain = percent(now / p.step_time - 1.0, signed=True)
                 rows.append((trial.change.name, show(p.step_time, "s"), gain, show(p.peak_memory, "B"), verdict))
         line = (
             f"{best.change.name}: {set_options(best.change.settings)}"
             if best is not None
-            else "none of the neighbouring plans is quicker and fits"
+            else "none of the neighbouring plans is quicker, fits and is run by the framework"
         )
         lines: tuple[str, ...] = (line,)
         if self.other is not None and self.other.outcome is not None:
@@ -229,7 +229,7 @@ def explain(job: Job, prediction: Prediction, engine: str = "compiled", search: 
 
     other = other_plan(job)[1] if search else None
     quickest = min(
-        prediction.step_time, *(t.outcome.step_time for t in found if t.outcome and t.outcome.fits), math.inf
+        prediction.step_time, *(t.outcome.step_time for t in found if t.outcome and t.outcome.helps), math.inf
     )
     if (
         other is not None

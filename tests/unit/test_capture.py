@@ -280,6 +280,12 @@ def test_a_script_that_is_none_is_refused(tmp_path: Path, target: str, says: str
         script_of(str(tmp_path / target))
 
 
+def test_a_script_that_is_none_is_not_said_to_be_executed(dtsim: Dtsim, tmp_path: Path) -> None:
+    (tmp_path / "train.sh").write_text("echo hello")
+    code, _, said = dtsim("capture", str(tmp_path / "train.sh"))
+    assert (2, True, False) == (code, "FILE.py:step" in said, "executing" in said)
+
+
 def test_without_torch_one_message_says_what_to_install(
     dtsim: Dtsim, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

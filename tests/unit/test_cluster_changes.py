@@ -78,6 +78,18 @@ def test_a_job_written_out_keeps_them(tmp_path: Path) -> None:
     assert simulate_job(again).step_time == simulate_job(job).step_time
 
 
+def test_a_job_written_out_keeps_its_own_parts_and_does_not_repeat_those_of_its_cluster(tmp_path: Path) -> None:
+    mine = tmp_path / "mine.toml"
+    part = '[[parts]]\nnodes = "0-1"\nclock = 0.8\n'
+    mine.write_text(f'name = "mine"\nnode = "dgx_a100_80"\nnodes = 4\n{part}[sources]\n"*" = "here"\n')
+    both = load_job(
+        JOB, [f"cluster.name={mine}", "cluster.nodes=4", 'cluster.parts=[{nodes="1-2", ranks=[5, 9], clock=0.5}]']
+    )
+    assert len(both.cluster.parts) == 2
+    (tmp_path / "again.toml").write_text(job_text(both))
+    assert load_job(tmp_path / "again.toml").cluster.parts == both.cluster.parts
+
+
 @pytest.mark.parametrize(
     ("setting", "said"),
     [

@@ -102,6 +102,16 @@ def test_more_memory_is_asked_for_more_certainty(job: Job) -> None:
     assert sure < likely
 
 
+def test_the_longest_sequence_may_lie_on_several_gpus() -> None:
+    job = job_from_names("llama3_8b", "h100_x8", ["cluster.gpus=8"])
+    held = read_ranges(["recompute=full", "tensor_parallel=1"], "--fix")
+    said = largest(job, "sequence", read_ranges(["context_parallel=1,2,4,8", "zero_stage=1,3"]), held)
+    found = largest(job, "sequence", {}, held)
+    assert said.job
+    assert said.job.plan.context_parallel > 1
+    assert found.answer == said.answer
+
+
 def test_where_nothing_fits_it_says_why() -> None:
     job = job_from_names("gpt3_175b", "dgx_a100", ["cluster.gpus=8"])
     found = fewest_gpus(job, RANGES, {})

@@ -72,6 +72,14 @@ def test_the_best_interval_is_within_five_per_cent(stall: float, hours: float) -
     assert exact_interval(stall, hours * HOUR) == pytest.approx(best.simulated, rel=0.05)
 
 
+def test_the_formulas_are_of_the_time_for_which_training_stands() -> None:
+    """A copy takes a second, until it is safe five minutes pass beside training: Young and Daly ask for the same interval."""
+    run = model(cause(COUNT * 24 * HOUR), work=1000 * HOUR, interval=math.inf, stall=1.0, restart=300.0)
+    best = best_interval(run, CheckpointCost(bytes=0.0, stall=1.0, write=300.0, near=-1.0, load=0.0), 1.0)
+    assert best is not None
+    assert best.young == pytest.approx(best.daly, rel=0.05)
+
+
 def test_the_exact_interval_is_the_least_of_the_exact_makespan() -> None:
     best = exact_interval(120.0, 4 * HOUR)
     at = daly_makespan(HOUR, best, 120.0, 600.0, 4 * HOUR)

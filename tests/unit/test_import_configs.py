@@ -191,7 +191,7 @@ def test_bad_files_are_refused(tmp_path: Path, name: str, text: str, said: str) 
 def test_a_file_is_a_job_where_a_job_is_asked_for(tmp_path: Path) -> None:
     job = load_any_job(str(DATA / "deepspeed.json"), ["cluster.gpus=32"], "llama3_8b", "dgx_h100")
     assert (32, 2, "llama3_8b") == (job.cluster.world_size, job.plan.zero_stage, job.workload.model.name)
-    assert any("were not understood" in line for line in job.assumptions)
+    assert any("not understood and left out" in line for line in job.assumptions)
     with pytest.raises(SpecError, match="says nothing about the model"):
         load_any_job(str(DATA / "deepspeed.json"), (), None, "dgx_h100")
     with pytest.raises(SpecError, match="does not say on which cluster"):

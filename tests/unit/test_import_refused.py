@@ -10,6 +10,7 @@ from simulator.errors import SpecError
 from simulator.importers.imported import Findings
 from simulator.importers.jobs import import_file, load_any_job
 from simulator.importers.show import job_text
+from tests.command import Dtsim
 
 DATA = Path(__file__).parents[1] / "data" / "imports"
 AXOLOTL = """base_model: meta-llama/Meta-Llama-3-8B
@@ -150,3 +151,18 @@ def test_a_job_written_without_a_model_says_that_one_is_missing(tmp_path: Path) 
     assert (
         load_any_job(str(job), ("cluster.name=a100_x8", "workload.model=gpt2_124m")).workload.model.name == "gpt2_124m"
     )
+
+
+def test_a_job_repeats_the_flags_that_were_left_out(tmp_path: Path) -> None:
+    text = (DATA / "megatron.sh").read_text()
+    (tmp_path / "train.sh").write_text(text.replace("--tensor-model-parallel-size", "--tensor-model-paralel-size"))
+    job = load_any_job(str(tmp_path / "train.sh"), (), None, "dgx_h100")
+    (left,) = (line for line in job.assumptions if "not understood" in line)
+    assert "--tensor-model-paralel-size" in left
+
+
+def test_a_file_that_is_no_measurement_is_told_what_one_is(dtsim: Dtsim, tmp_path: Path) -> None:
+    nsys = tmp_path / "kernels.csv"
+    nsys.write_text("Time (%),Total Time (ns),Instances,Name\n45.0,123456789,300,gemm\n")
+    code, _, said = dtsim("run", "gpt2_124m_1gpu", "--measured", str(nsys))
+    assert (2, True, False) == (code, "a trace of PyTorch's profiler" in said, "dtsim init" in said)

@@ -212,6 +212,19 @@ def test_the_second_direction_of_a_pipeline_has_a_colour_of_its_own(drawn: list[
     assert "darker" in " ".join(text.get_text() for text in both.get_legend().get_texts())
 
 
+def test_legends_of_a_comparison_whose_rows_have_long_names_stay_in_the_picture(
+    drawn: list[Figure], tmp_path: Path
+) -> None:
+    name = "cluster.oversubscription 1, cluster.network_link roce_400, plan.microbatch_size 1"
+    plot_comparison([(name, simulate_job(load_job("gpt3_175b")))], tmp_path / "p.png")
+    (figure,) = drawn
+    boxes = [legend.get_window_extent() for axis in figure.axes if (legend := axis.get_legend())]
+    assert len(boxes) == 2
+    assert all(box.x0 >= 0 and box.x1 <= figure.bbox.x1 for box in boxes)
+    assert boxes[0].x1 <= boxes[1].x0
+    assert figure.axes[0].get_window_extent().width > 0.25 * figure.bbox.width
+
+
 def test_bars_of_a_comparison_are_as_long_as_the_figures_that_they_show(drawn: list[Figure], tmp_path: Path) -> None:
     named = [(str(z), simulate_job(load_job("gpt2_124m_2gpu", [f"plan.zero_stage={z}"]))) for z in (0, 1)]
     plot_comparison(named, tmp_path / "p.png")

@@ -25,6 +25,16 @@ AT_A_TIME = next(
 )
 
 
+def test_a_schedule_alone_has_the_chunks_that_it_has_beside_others(dtsim: Dtsim) -> None:
+    shape = ("-p", "4", "-m", "8", "--json")
+    for name in ("zbv", "interleaved_1f1b", "zb_h1"):
+        alone = json.loads(dtsim("schedule", name, *shape)[1])
+        row = json.loads(dtsim("schedule", f"gpipe,{name}", *shape)[1])["schedules"][1]
+        assert row == {key: alone[key] for key in row}
+    code, _, said = dtsim("schedule", "zbv", *shape, "-v", "1")
+    assert (code, "nearest that works" in said) == (2, True)
+
+
 def test_several_schedules_are_one_table_and_a_few_timelines(dtsim: Dtsim) -> None:
     code, text, _ = dtsim("schedule", "1f1b,zb_h1,chimera", "-p", "4", "-m", "8")
     lines = text.splitlines()

@@ -32,6 +32,17 @@ def test_the_command_answers_in_json(dtsim: Dtsim) -> None:
     assert answer["pareto"]
 
 
+def test_clusters_are_compared_each_with_its_own_best_plan_where_no_plan_is_named(dtsim: Dtsim) -> None:
+    asked = (*COMMAND, "--fix", "cluster.gpus=8", "--range", "cluster.name=h100_x8,a100_x8", "--json")
+    answer = json.loads(dtsim(*asked)[1])
+    alone = json.loads(dtsim(*COMMAND, "--fix", "cluster.gpus=8", "--json")[1])
+    assert answer["space"]["plans"] == 2 * alone["space"]["plans"]
+    assert answer["chosen"]["step_time_s"] == alone["chosen"]["step_time_s"]
+    assert (
+        2 == json.loads(dtsim(*asked, "--set", "plan.zero_stage=1")[1])["space"]["plans"]
+    )  # a plan that is named is taken as it is
+
+
 def test_the_plan_found_is_written_as_a_job_that_predicts_the_same(dtsim: Dtsim, tmp_path: Path) -> None:
     file = tmp_path / "found.toml"
     code, out, _ = dtsim(*COMMAND, *RANGES, "--fix", "recompute=full", "--json", "-o", str(file))

@@ -26,7 +26,7 @@ function leverCard(data, now) {
   if (data.why_not) return card("levers", "What would help", null, note(`Not tried: ${data.why_not}`));
   const good = data.rows.filter((l) => l.fits), first = [...good, ...data.rows.filter((l) => !l.fits)];
   return card("levers", "What would help: one change at a time, each simulated", null,
-    el("p", {}, data.best ? ["Most: ", el("b", {}, data.best)] : "None of the neighbouring plans is quicker and fits."), leverTable(first.slice(0, 12), now),
+    el("p", {}, data.best ? ["Most: ", el("b", {}, data.best)] : "None of the neighbouring plans is quicker, fits and is run by the framework."), leverTable(first.slice(0, 12), now),
     first.length > 12 ? el("details", {}, el("summary", {}, `${first.length - 12} more that are slower or do not fit`), leverTable(first.slice(12), now)) : null);
 }
 

@@ -10,6 +10,7 @@ import itertools
 from collections.abc import Iterator
 
 from simulator.search.candidate import Looked
+from simulator.search.defaults import said_once
 from simulator.search.run import Run
 from simulator.search.space import DEGREES, Space
 from simulator.search.strategies.base import Strategy
@@ -89,4 +90,4 @@ def _around(space: Space, number: int) -> Iterator[int]:
             if up != here[one] and down in space.ranges[other]:
                 changes.append({one: up, other: int(down)})
     for change in changes:
-        yield space.number({**here, **change})
+        yield space.number(said_once(space.ranges, {**here, **change}) if space.offered else {**here, **change})
