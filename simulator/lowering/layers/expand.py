@@ -39,7 +39,8 @@ from simulator.lowering.layers.recompute import (
 from simulator.lowering.layers.rows import Rows, synchronise
 from simulator.lowering.layers.saved_tensors import marks, saved_tensors, widest_output
 from simulator.lowering.layers.temporaries import backward_temporaries
-from simulator.lowering.layers.write import write_backward, write_forward
+from simulator.lowering.layers.write import write
+from simulator.lowering.layers.writer import Writer
 from simulator.lowering.resolve.resolved_plan import ResolvedPlan
 from simulator.partition.layout import MATRICES
 from simulator.partition.strategies.experts import EXPERT
@@ -254,7 +255,7 @@ def _layer_cost(
         if kept_in_parts and not ending.startswith(INNER):
             gather_pieces(rows, "layer input", part.input_bytes, ctx.groups.tensor, precision.compute, "recompute")
         repeated = with_kernels(part.operators if on_the_way else runs_again(part, recompute), style, once)
-        add(rows, repeated, functools.partial(write_forward, phase="recompute"))
+        add(rows, repeated, "recompute")
         if not on_the_way:
             rows.join(_backward(ctx, case, graphs))
         if waits:
@@ -363,7 +364,7 @@ def _forward(
 ) -> Rows:
     """What a layer runs forward, whatever it makes again; the host waits behind it, or what it keeps is copied to `stacked`."""
     rows = Rows(f"{case.kind}{ending} forward")
-    _add(ctx, case.kind, graphs, rows, with_kernels(_part(case).operators, ctx.style, _once(ctx)), write_forward)
+    _add(ctx, case.kind, graphs, rows, with_kernels(_part(case).operators, ctx.style, _once(ctx)), "forward")
     if waits:
         synchronise(rows, "forward")
     _stack(rows, stacked, ctx.precision.compute)
@@ -380,8 +381,8 @@ def _backward(ctx: LayerContext, case: LayerCase, graphs: tuple[str, ...]) -> Ro
     rows, kind = Rows(f"{case.kind} backward"), case.kind
     operators = with_kernels(_part(case).operators, ctx.style, _once(ctx))
     again = [o for o in operators if o.op.in_turns]
-    _add(ctx, kind, graphs, rows, again, functools.partial(write_forward, phase="recompute"))
-    _add(ctx, kind, graphs, rows, operators[::-1], write_backward)
+    _add(ctx, kind, graphs, rows, again, "recompute")
+    _add(ctx, kind, graphs, rows, operators[::-1], "backward")
     return rows
 
 
@@ -391,12 +392,12 @@ def _add(
     graphs: tuple[str, ...],
     rows: Rows,
     operators: Sequence[Operator],
-    write: Callable[[LayerContext, Rows, Operator], None],
+    phase: str,
 ) -> None:
     """Write operators down one by one, each with what starts it."""
     for operator in operators:
         first = len(rows.rows)
-        write(ctx, rows, operator)
+        write(Writer(ctx, rows, operator, phase))
         rows.mark(first, started_by(operator.op, graphs, is_layer(kind)), operator.op)
 
 
