@@ -13,6 +13,7 @@ from simulator.program.program import Link, Program
 from simulator.program.spec import verify
 from simulator.workload.families import FAMILIES
 from simulator.workload.graph import LayerGraph
+from simulator.workload.layer_case import LayerCase
 from simulator.workload.model import load_model
 from simulator.workload.workload import Workload
 
@@ -33,8 +34,17 @@ def graph_of(work: Workload, resolved: ResolvedPlan, kind: str, sequences: int) 
     """A kind of layer of a microbatch of so many sequences, as a plan lays it out."""
     length = work.decoder_length if in_decoder(kind) and work.decoder_length else work.sequence_length
     far = work.sequence_length if work.decoder_length else 0
-    family, style = FAMILIES.get(work.model.architecture), resolved.style
-    return family.graph(work.model, kind, sequences, length, work.numbers, style, resolved.vocabulary, source=far)
+    case = LayerCase(
+        model=work.model,
+        kind=kind,
+        sequences=sequences,
+        length=length,
+        precision=work.numbers,
+        style=resolved.style,
+        vocabulary=resolved.vocabulary,
+        source=far,
+    )
+    return FAMILIES.get(work.model.architecture).graph(case)
 
 
 def links(program: Program, collective: str) -> list[tuple[Link, int]]:

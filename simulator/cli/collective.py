@@ -9,7 +9,7 @@ import typer
 from simulator.cli.options import ForceOption, JsonOption, TableOption, quantity, words
 from simulator.cli.output import claim_table, print_json, print_sections, save_table, wrote
 from simulator.errors import SpecError
-from simulator.report.save_picture import check_picture
+from simulator.report.picture import check_picture
 
 if TYPE_CHECKING:
     from simulator.studies.collective_figures import CollectiveFigures

@@ -22,7 +22,7 @@ from simulator.cli.options import (
 )
 from simulator.cli.output import claim_table, print_answer, save_table, tell_compiling, wrote
 from simulator.errors import SpecError, UnknownNameError
-from simulator.report.save_picture import check_picture
+from simulator.report.picture import check_picture
 
 if TYPE_CHECKING:
     from pathlib import Path

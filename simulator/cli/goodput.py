@@ -30,7 +30,7 @@ from simulator.cli.output import (
     wrote,
 )
 from simulator.errors import SpecError
-from simulator.report.save_picture import check_picture
+from simulator.report.picture import check_picture
 
 __all__ = ["command"]
 

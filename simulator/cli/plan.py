@@ -77,7 +77,7 @@ def command(
 ) -> None:
     """Let published planners place or cut a graph of costs or a model, or divide a layer, and say how far each is from the best."""
     from simulator.planners.base import Budget
-    from simulator.report.save_picture import check_picture
+    from simulator.report.picture import check_picture
     from simulator.studies.planning import Asked, chosen_planners, make_problem, plan
 
     claim(force, plot)

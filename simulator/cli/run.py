@@ -35,7 +35,7 @@ from simulator.cli.output import (
 )
 from simulator.cli.run_program import is_program, run_program
 from simulator.errors import SpecError
-from simulator.report.save_picture import check_picture
+from simulator.report.picture import check_picture
 
 if TYPE_CHECKING:
     from simulator.importers.imported import Findings

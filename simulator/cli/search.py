@@ -32,7 +32,7 @@ from simulator.cli.output import (
     wrote,
 )
 from simulator.errors import SimulatorError, SpecError
-from simulator.report.save_picture import check_picture
+from simulator.report.picture import check_picture
 from simulator.specs import write_text
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import typer
 from simulator.cli.options import ForceOption, JsonOption, TableOption
 from simulator.cli.output import INTERRUPTED, claim_table, print_answer, save_table, telling, wrote
 from simulator.errors import SpecError
-from simulator.report.save_picture import check_picture
+from simulator.report.picture import check_picture
 
 __all__ = ["command"]
 

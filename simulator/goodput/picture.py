@@ -12,7 +12,7 @@ from simulator.goodput.answer import Goodput
 from simulator.goodput.readable import Phase, trace_run
 from simulator.goodput.run_model import Floats
 from simulator.html.page import page_html, picture_html
-from simulator.report.save_picture import check_picture, save_picture
+from simulator.report.picture import new_picture, save_picture
 from simulator.report.table import percent, sections_html
 from simulator.specs import write_text
 from simulator.units import in_unit
@@ -43,10 +43,7 @@ def plot_goodput(found: Goodput, path: str | Path) -> Path:
     Raises:
         SpecError: the ending names no picture format.
     """
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(11.0, 7.4), dpi=130, layout="constrained")
-    check_picture(path)
+    figure = new_picture(path, 11.0, 7.4)
     wide = bool(found.levers)
     grid = figure.add_gridspec(2, 2 if wide else 1, height_ratios=(1.0, 1.0))
     _draw_run(figure.add_subplot(grid[0, :]), found)

@@ -38,11 +38,7 @@ def is_foreign(name: str) -> bool:
     return _importer_of(open_document(name)) is not None
 
 
-<<<<<<< HEAD
-def import_file(path: str | Path) -> Findings:
-=======
-def import_file(path: str | Path, way: str = "dtsim init writes a job file to fill in") -> Imported:
->>>>>>> strangerH
+def import_file(path: str | Path, way: str = "dtsim init writes a job file to fill in") -> Findings:
     """Return what one file says.
 
     Args:
@@ -256,12 +252,7 @@ def _notes(imported: Findings) -> tuple[str, ...]:
     return tuple(f"{a.field} = {brief(a.value)} ({a.why})" for a in imported.assumed)
 
 
-<<<<<<< HEAD
 def _left(imported: Findings, path: str) -> tuple[str, ...]:
-    count = len(imported.not_understood)
-    return (f"lines of {path} that were not understood: {count}; dtsim import {path} lists them",) if count else ()
-=======
-def _left(imported: Imported, path: str) -> tuple[str, ...]:
     """What was passed over, before the rest: a flag of a plan that is misspelt makes it another plan."""
     lines = imported.not_understood
     if not lines:
@@ -269,4 +260,3 @@ def _left(imported: Imported, path: str) -> tuple[str, ...]:
     told = ", ".join(line.text for line in lines[:_TOLD]) + (", ..." if len(lines) > _TOLD else "")
     count = f"{len(lines)} line{'s' * (len(lines) > 1)}"
     return (f"{count} of {path} not understood and left out: {told}; dtsim import {path} lists what was read",)
->>>>>>> strangerH

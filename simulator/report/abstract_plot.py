@@ -14,10 +14,10 @@ import numpy as np
 from simulator.errors import SpecError
 from simulator.program.program import Program
 from simulator.program.trace import Trace
-from simulator.report.comparison_plot import check_format, end_of
+from simulator.report.comparison_plot import end_of
 from simulator.report.memory import memory_peaks, memory_timeline
-from simulator.report.plots import band_height, draw_timeline, legend_rows, legend_under, round_times
-from simulator.report.save_picture import save_picture
+from simulator.report.picture import save_picture
+from simulator.report.plots import band_height, draw_runs, legend_rows, legend_under, round_times, stacked
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -39,27 +39,14 @@ def plot_abstract(runs: Sequence[tuple[str, Program, Trace]], path: str | Path) 
     Raises:
         SpecError: nothing to draw, or an ending that names no picture format.
     """
-    from matplotlib.figure import Figure
-
     if not runs:
         raise SpecError("a picture of schedules needs at least one, but none of those asked for can be")
     heights = [*(band_height(program) for _, program, _ in runs), _MEMORY_HEIGHT]
-    height = sum(heights) + 0.6 * len(heights) + 1.0
-    figure = Figure(figsize=(13.0, height), dpi=120, layout="constrained")
-    check_format(figure, path)
-    axes = figure.subplots(len(heights), 1, squeeze=False, gridspec_kw={"height_ratios": heights})[:, 0]
-    limit = end_of([trace.makespan for _, _, trace in runs])
-    told: dict[str, Any] = {}
-    for axis, (title, program, trace) in zip(axes, runs, strict=False):
-        patches = draw_timeline(axis, program, trace, None, limit, unit="")
-        told |= {patch.get_label(): patch for patch in patches}
-        cut = ", cut" if trace.makespan > limit else ""
-        axis.set_title(f"{title}: makespan {trace.makespan:g}{cut}", loc="left", fontsize=11, weight="bold")
-        axis.tick_params(labelbottom=False)
-        axis.set_xlabel("")
-    rows = _draw_memory(axes[-1], runs, limit)
-    figure.set_figheight(height + _LINE * (rows - 1))
-    legend_under(figure, axes[-2], list(told.values()), 8.0)
+    figure, axes = stacked(path, heights, 0.6 * len(heights) + 1.0)
+    told = draw_runs(axes, runs, unit="")
+    rows = _draw_memory(axes[-1], runs, end_of([trace.makespan for _, _, trace in runs]))
+    figure.set_figheight(figure.get_figheight() + _LINE * (rows - 1))
+    legend_under(figure, axes[-2], told, 8.0)
     return save_picture(figure, path)
 
 

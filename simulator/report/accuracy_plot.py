@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.report.log_axis import label_log_axis
-from simulator.report.save_picture import save_picture
+from simulator.report.picture import new_picture, save_picture
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -48,12 +48,10 @@ def plot_accuracy(
     Returns:
         The path.
     """
-    from matplotlib.figure import Figure
-
     names = list(dict.fromkeys(groups))
     shown = sorted(names, key=lambda name: -groups.count(name))[:_MOST_GROUPS]
     rows = [name for name in names if name in shown]
-    figure = Figure(figsize=(13.0, max(4.8, 1.6 + 0.24 * len(rows))), dpi=110, layout="constrained")
+    figure = new_picture(path, 13.0, max(4.8, 1.6 + 0.24 * len(rows)), dpi=110)
     scatter, errors = figure.subplots(1, 2, width_ratios=(1.0, 1.0))
     x, y = np.asarray(measured, float), np.asarray(predicted, float)
     place = {name: number for number, name in enumerate(rows)}

@@ -18,6 +18,7 @@ from simulator.program.trace import Trace
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.patches import Patch
 
 __all__ = [
     "BAR_MIDDLE",
@@ -30,9 +31,9 @@ __all__ = [
     "draw_bars",
     "draw_columns",
     "draw_numbers",
-    "has_two_ways",
     "kind_words",
     "link_bars",
+    "patches_of",
 ]
 
 COLOURS = {
@@ -193,9 +194,15 @@ def kind_words(kind: str) -> str:
     return _WORDS.get(kind, kind)
 
 
-def has_two_ways(groups: Sequence[Bars]) -> bool:
-    """Return whether any bar runs in a pipeline's second direction."""
-    return any(bool(bars.way.any()) for bars in groups)
+def patches_of(groups: Sequence[Bars]) -> list[Patch]:
+    """Return what a legend tells of bars: each kind's colour, and that of a pipeline's second direction where any runs in it."""
+    from matplotlib.patches import Patch
+
+    seen = sorted({int(kind) for bars in groups for kind in np.unique(bars.kind)} | {KINDS.index("bubble")})
+    patches = [Patch(facecolor=COLOURS[KINDS[kind]], label=kind_words(KINDS[kind])) for kind in seen]
+    if any(bool(bars.way.any()) for bars in groups):
+        patches.append(Patch(facecolor=colour_of("forward", 1), label="darker: the second direction"))
+    return patches
 
 
 def draw_bars(axis: Axes, ranks: int, makespan: float, groups: Sequence[Bars]) -> None:

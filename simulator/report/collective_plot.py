@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from simulator.report.log_axis import label_log_axis
-from simulator.report.save_picture import check_picture, save_picture
+from simulator.report.picture import new_picture, save_picture
 from simulator.units import in_unit, show
 
 __all__ = ["plot_collective"]
@@ -37,10 +37,7 @@ def plot_collective(
     Raises:
         SpecError: an ending that names no picture format.
     """
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(12.0, 4.8), dpi=120, layout="constrained")
-    check_picture(path)
+    figure = new_picture(path, 12.0, 4.8, dpi=120)
     time, bus = figure.subplots(1, 2)
     time.fill_between(
         messages, [low for low, _ in bands], [high for _, high in bands], color="#d0d0d0", label="80 % band"

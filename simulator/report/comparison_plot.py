@@ -11,15 +11,14 @@ from typing import TYPE_CHECKING, Any
 from simulator.errors import SpecError
 from simulator.program.program import CATEGORIES
 from simulator.report.bars import COLOURS, kind_words
+from simulator.report.picture import new_picture, save_picture
 from simulator.report.prediction import Prediction
-from simulator.report.save_picture import check_picture, save_picture
 from simulator.units import GIB, show
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
-__all__ = ["MEMORY_COLOURS", "check_format", "cut_at", "end_of", "plot_comparison", "plot_latency_sweep", "short_name"]
+__all__ = ["MEMORY_COLOURS", "cut_at", "end_of", "plot_comparison", "plot_latency_sweep", "short_name"]
 
 MEMORY_COLOURS = (
     "#4e79a7", "#f28e2b", "#e15759", "#76b7b2", "#59a14f", "#edc948", "#b07aa1", "#9c755f", "#bab0ac", "#d0d0d0",
@@ -37,14 +36,11 @@ def plot_comparison(named: Sequence[tuple[str, Prediction]], path: str | Path, t
     Raises:
         SpecError: nothing to draw, or an ending that names no picture format.
     """
-    from matplotlib.figure import Figure
-
     if not named:
         raise SpecError("a comparison draws at least one prediction, but none of the variants can be")
     names = [fill(short_name(name), _NAME) for name, _ in named]
     lines = max(name.count("\n") for name in names)
-    figure = Figure(figsize=(14.0, 1.7 + (0.42 + 0.13 * lines) * len(named)), dpi=120, layout="constrained")
-    check_format(figure, path)
+    figure = new_picture(path, 14.0, 1.7 + (0.42 + 0.13 * lines) * len(named), dpi=120)
     time, bubble, memory = figure.subplots(1, 3, sharey=True, gridspec_kw={"width_ratios": [5, 2, 5]})
     predictions = [prediction for _, prediction in named]
     _stack(time, {name: [p.breakdown[name] for p in predictions] for name in predictions[0].breakdown}, COLOURS)
@@ -137,12 +133,9 @@ def plot_latency_sweep(
     Raises:
         SpecError: nothing to draw, or an ending that names no picture format.
     """
-    from matplotlib.figure import Figure
-
     if not bubbles:
         raise SpecError("a sweep draws at least one schedule, but none of those asked for can be")
-    figure = Figure(figsize=(8.6, max(4.5, 0.21 * len(bubbles) + 0.6)), dpi=150, layout="constrained")
-    check_format(figure, path)
+    figure = new_picture(path, 8.6, max(4.5, 0.21 * len(bubbles) + 0.6), dpi=150)
     axis = figure.subplots()
     styles = ("-", "--", "-.", ":")
     for number, (name, values) in enumerate(bubbles.items()):
@@ -162,15 +155,6 @@ def plot_latency_sweep(
     axis.legend([handles[n] for n in by_end], [labels[n] for n in by_end], **outside)
     axis.spines[["top", "right"]].set_visible(False)
     return save_picture(figure, path)
-
-
-def check_format(figure: Figure, path: str | Path) -> None:
-    """Refuse a file ending that names no picture format.
-
-    Raises:
-        SpecError: it names none.
-    """
-    check_picture(path)
 
 
 def _stack(axis: Axes, parts: dict[str, list[float]], colours: dict[str, str]) -> None:

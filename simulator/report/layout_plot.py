@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from simulator.errors import shortened
 from simulator.partition.layout import Mesh
-from simulator.report.save_picture import check_picture, save_picture
+from simulator.report.picture import new_picture, save_picture
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -63,12 +63,9 @@ def plot_layout(
     Raises:
         SpecError: an ending that names no picture format.
     """
-    from matplotlib.figure import Figure
-
     columns = max(len(tensors) for _, tensors, _ in rows)
-    figure = Figure(figsize=(2.0 + 2.6 * columns + 3.4, 1.0 + 1.85 * len(rows)), dpi=110)
-    check_picture(path)
-    height = figure.get_size_inches()[1]
+    width, height = 2.0 + 2.6 * columns + 3.4, 1.0 + 1.85 * len(rows)
+    figure = new_picture(path, width, height, dpi=110, layout=None)
     grid = figure.add_gridspec(
         len(rows),
         columns + 2,
@@ -85,7 +82,7 @@ def plot_layout(
         for j, tensor in enumerate(tensors):
             _draw(figure.add_subplot(grid[i, j + 1]), tensor, mesh)
         _words(figure.add_subplot(grid[i, columns + 1]), exchanged)
-    inch = 1.0 / figure.get_size_inches()[0]
+    inch = 1.0 / width
     _legend(figure.add_axes((0.985 - 1.5 * inch, 1.0 - 0.62 / height, 1.5 * inch, 0.5 / height)), mesh)
     figure.text(0.01, 1.0 - 0.28 / height, title, fontsize=12, weight="bold", va="center")
     return save_picture(figure, path)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from simulator.errors import SpecError
 from simulator.report.log_axis import label_log_axis
-from simulator.report.save_picture import check_picture, save_picture
+from simulator.report.picture import new_picture, save_picture
 from simulator.units import show
 
 __all__ = ["plot_planners"]
@@ -31,12 +31,9 @@ def plot_planners(
     Raises:
         SpecError: nothing to draw, or an ending that names no picture format.
     """
-    from matplotlib.figure import Figure
-
-    check_picture(path)
     if not histories:
         raise SpecError("a picture of planners shows what they found, but none found anything")
-    figure = Figure(figsize=(8.5, 5.0), dpi=130, layout="constrained")
+    figure = new_picture(path, 8.5, 5.0)
     axis = figure.subplots()
     for number, (name, evaluations, history) in enumerate(histories):
         x = [max(one[0], 1) for one in history] + [max(evaluations, 1)]

@@ -25,20 +25,18 @@ from simulator.report.bars import (
     BAR_MIDDLE,
     COLOURS,
     COLUMNS,
-    KINDS,
-    colour_of,
     compute_bars,
     draw_bars,
     draw_columns,
     draw_numbers,
-    has_two_ways,
     kind_words,
     link_bars,
+    patches_of,
 )
 from simulator.report.breakdown import breakdown, mean_breakdown
 from simulator.report.comparison_plot import end_of
 from simulator.report.memory import memory_timeline
-from simulator.report.save_picture import check_picture, save_picture
+from simulator.report.picture import new_picture, save_picture
 from simulator.report.table import percent
 from simulator.report.window import cut_trace, step_window
 from simulator.units import GIB, show
@@ -50,13 +48,18 @@ if TYPE_CHECKING:
 __all__ = [
     "COLOURS",
     "band_height",
+    "draw_runs",
     "draw_timeline",
     "legend_rows",
     "legend_under",
     "plot_prediction",
     "plot_timelines",
     "round_times",
+    "stacked",
 ]
+
+_GAP = 0.75
+"""Inches between axes."""
 
 _LEGEND_WIDTH = 860.0
 """Points that a legend may be wide, of a picture of 13 inches."""
@@ -96,7 +99,7 @@ def plot_prediction(
     remembers = bool(program.resident or program.effects)
     band = band_height(program)
     heights = [band, *([2.1] if remembers else []), 0.55]
-    figure, axes = _figure(heights, path, legends=3 if remembers else 2)
+    figure, axes = stacked(path, heights, _GAP * len(heights) + (1.2 if remembers else 0.85))
     top = axes[0]
     handles = draw_timeline(top, program, trace, prices)
     top.set_title(
@@ -122,18 +125,29 @@ def plot_timelines(runs: Iterable[tuple[str, Program, Trace]], path: str | Path)
     pictures = list(runs)
     if not pictures:
         raise SpecError("a comparison needs at least one (title, program, trace); got none")
-    figure, axes = _figure([band_height(program) for _, program, _ in pictures], path)
-    limit = end_of([trace.makespan for _, _, trace in pictures])
+    figure, axes = stacked(path, [band_height(program) for _, program, _ in pictures], _GAP * len(pictures) + 0.5)
+    legend_under(figure, axes[-1], draw_runs(axes, pictures), 34.0)
+    return save_picture(figure, path)
+
+
+def draw_runs(axes: Sequence[Axes], runs: Sequence[tuple[str, Program, Trace]], unit: str = "s") -> list[Any]:
+    """Draw the timelines of (title, program, trace) on one scale, which the last axis alone bears; returns what a legend tells.
+
+    Args:
+        axes: one for each run, or one more.
+        unit: of time; "" in abstract time.
+    """
+    limit = end_of([trace.makespan for _, _, trace in runs])
     told: dict[str, Any] = {}
-    for axis, (title, program, trace) in zip(axes, pictures, strict=True):
-        told |= {handle.get_label(): handle for handle in draw_timeline(axis, program, trace, None, limit)}
+    for axis, (title, program, trace) in zip(axes, runs, strict=False):
+        told |= {handle.get_label(): handle for handle in draw_timeline(axis, program, trace, None, limit, unit)}
+        took = show(trace.makespan, unit) if unit else f"makespan {trace.makespan:g}"
         cut = ", cut" if trace.makespan > limit else ""
-        axis.set_title(f"{title}: {show(trace.makespan, 's')}{cut}", loc="left", fontsize=11, weight="bold")
+        axis.set_title(f"{title}: {took}{cut}", loc="left", fontsize=11, weight="bold")
     for axis in axes[:-1]:
         axis.tick_params(labelbottom=False)
         axis.set_xlabel("")
-    legend_under(figure, axes[-1], list(told.values()), 34.0)
-    return save_picture(figure, path)
+    return list(told.values())
 
 
 def band_height(program: Program) -> float:
@@ -141,13 +155,9 @@ def band_height(program: Program) -> float:
     return float(np.clip(0.42 * program.ranks, 0.9, 8.0))
 
 
-def _figure(heights: Sequence[float], path: str | Path, legends: int = 1) -> tuple[Figure, Any]:
-    from matplotlib.figure import Figure
-
-    figure = Figure(
-        figsize=(13.0, sum(heights) + 0.75 * len(heights) + 0.35 * legends + 0.15), dpi=120, layout="constrained"
-    )
-    check_picture(path)
+def stacked(path: str | Path, heights: Sequence[float], spare: float) -> tuple[Figure, Any]:
+    """Return a figure of axes of these heights below one another, and the axes; `spare`: inches for titles and legends."""
+    figure = new_picture(path, 13.0, sum(heights) + spare, dpi=120)
     grid = figure.subplots(len(heights), 1, squeeze=False, gridspec_kw={"height_ratios": list(heights)})
     return figure, grid[:, 0]
 
@@ -163,7 +173,6 @@ def draw_timeline(
     axis: Axes, program: Program, trace: Trace, prices: Prices | None, until: float | None = None, unit: str = "s"
 ) -> list[Any]:
     """Draw the bands of all ranks up to a time; returns what a legend tells.  `unit` of the axis: "" in abstract time."""
-    from matplotlib.patches import Patch
     from matplotlib.ticker import EngFormatter
 
     limit = until or trace.makespan or 1.0
@@ -183,11 +192,7 @@ def draw_timeline(
     axis.set_xlabel("time")
     axis.tick_params(axis="y", length=0, labelsize=8)
     axis.spines[["top", "right", "left"]].set_visible(False)
-    seen = sorted({int(k) for bars in groups for k in np.unique(bars.kind)} | {KINDS.index("bubble")})
-    patches = [Patch(facecolor=COLOURS[KINDS[k]], label=kind_words(KINDS[k])) for k in seen]
-    if has_two_ways(groups):
-        patches.append(Patch(facecolor=colour_of("forward", 1), label="darker: the second direction"))
-    return patches
+    return patches_of(groups)
 
 
 def legend_under(figure: Figure | SubFigure, axis: Axes, handles: Sequence[Any], points: float) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from simulator.errors import SpecError
 from simulator.report.log_axis import label_log_axis
-from simulator.report.save_picture import check_picture, save_picture
+from simulator.report.picture import new_picture, save_picture
 from simulator.units import show
 
 __all__ = ["plot_scaling"]
@@ -24,13 +24,10 @@ def plot_scaling(
     Raises:
         SpecError: nothing to draw, or an ending that names no picture format.
     """
-    from matplotlib.figure import Figure
-
     drawn = [(name, points) for name, points in curves if points]
     if not drawn:
         raise SpecError("scaling draws at least one point, but none of those asked for can be")
-    figure = Figure(figsize=(11.0, 4.6), dpi=130, layout="constrained")
-    check_picture(path)
+    figure = new_picture(path, 11.0, 4.6)
     rate, efficiency = figure.subplots(1, 2)
     ticks = sorted({gpus for _, points in drawn for gpus, *_ in points})
     for number, (name, points) in enumerate(drawn):

@@ -7,26 +7,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from simulator.errors import SpecError
-from simulator.report.bars import (
-    COLOURS,
-    KINDS,
-    colour_of,
-    compute_bars,
-    draw_bars,
-    draw_columns,
-    draw_numbers,
-    has_two_ways,
-    kind_words,
-)
-from simulator.report.comparison_plot import check_format, cut_at, short_name
+from simulator.report.bars import Bars, compute_bars, draw_bars, draw_columns, draw_numbers, patches_of
+from simulator.report.comparison_plot import cut_at, short_name
 from simulator.report.log_axis import label_log_axis
+from simulator.report.picture import new_picture, save_picture
 from simulator.report.prediction import Prediction
-from simulator.report.save_picture import save_picture
 from simulator.units import GIB, show
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 __all__ = ["plot_schedules"]
 
@@ -46,16 +35,13 @@ def plot_schedules(named: Sequence[tuple[str, Prediction]], path: str | Path, ti
     Raises:
         SpecError: nothing to draw, or an ending that names no picture format.
     """
-    from matplotlib.figure import Figure
-
     if not named:
         raise SpecError("a comparison draws at least one prediction, but none of the variants can be")
     columns = 1 if len(named) <= _ONE_COLUMN else 2
     rows = -(-len(named) // columns)
     band = max(min(3.0, max(0.8, 0.22 * p.program.ranks)) for _, p in named) / columns
     height = rows * (band + 0.4) + (0.6 if columns == 1 else 0.9 + _SCATTER_HEIGHT)
-    figure = Figure(figsize=(11.0, max(height, 3.4)), dpi=150, layout="constrained")
-    check_format(figure, path)
+    figure = new_picture(path, 11.0, max(height, 3.4), dpi=150)
     if columns == 1:
         grid = figure.add_gridspec(rows, 2, width_ratios=[3, 1.3])
         beside = grid[:, 1]
@@ -63,12 +49,11 @@ def plot_schedules(named: Sequence[tuple[str, Prediction]], path: str | Path, ti
         grid = figure.add_gridspec(rows + 1, 2, height_ratios=[band] * rows + [_SCATTER_HEIGHT])
         beside = grid[rows, :]
     limit = cut_at([p.step_time for _, p in named])
-    seen, two_ways = {KINDS.index("bubble")}, False
+    drawn = []
     for number, (name, p) in enumerate(named):
         row, column = number % rows, number // rows
         axis = figure.add_subplot(grid[row, column])
-        kinds, both = _draw_timeline(axis, p, limit, 11.0 * (0.62 if columns == 1 else 0.47))
-        seen, two_ways = seen | kinds, two_ways or both
+        drawn.append(_draw_timeline(axis, p, limit, 11.0 * (0.62 if columns == 1 else 0.47)))
         cut = ", cut" if p.step_time > limit else ""
         axis.set_title(
             f"{number + 1}  {short_name(name)}: {show(p.step_time, 's')}{cut}", loc="left", fontsize=9, pad=3
@@ -76,7 +61,8 @@ def plot_schedules(named: Sequence[tuple[str, Prediction]], path: str | Path, ti
         last = row == rows - 1 or number == len(named) - 1
         axis.tick_params(labelbottom=last, labelsize=8)
         axis.set_xlabel("seconds" if last else "", fontsize=9)
-    _legend(figure, sorted(seen), two_ways)
+    told = patches_of(drawn)
+    figure.legend(handles=told, loc="outside lower left", ncols=len(told), fontsize=8, frameon=False)
     scatter = figure.add_subplot(beside)
     if columns == 1 and rows > 2:
         scatter.set_box_aspect(1.0)
@@ -85,8 +71,8 @@ def plot_schedules(named: Sequence[tuple[str, Prediction]], path: str | Path, ti
     return save_picture(figure, path, title)
 
 
-def _draw_timeline(axis: Axes, p: Prediction, limit: float, width: float) -> tuple[set[int], bool]:
-    """Draw the step of a prediction; returns the kinds of bars in it, and whether they run both ways.
+def _draw_timeline(axis: Axes, p: Prediction, limit: float, width: float) -> Bars:
+    """Draw the step of a prediction; returns its bars.
 
     Args:
         axis: what is drawn on.
@@ -106,16 +92,7 @@ def _draw_timeline(axis: Axes, p: Prediction, limit: float, width: float) -> tup
         draw_numbers(axis, bars, limit * 11.5 / width)
     axis.set_yticks([])
     axis.spines[["top", "right", "left"]].set_visible(False)
-    return {int(kind) for kind in set(bars.kind.tolist())}, has_two_ways([bars])
-
-
-def _legend(figure: Figure, kinds: Sequence[int], two_ways: bool) -> None:
-    from matplotlib.patches import Patch
-
-    handles = [Patch(facecolor=COLOURS[KINDS[kind]], label=kind_words(KINDS[kind])) for kind in kinds]
-    if two_ways:
-        handles.append(Patch(facecolor=colour_of("forward", 1), label="darker: the second direction"))
-    figure.legend(handles=handles, loc="outside lower left", ncols=len(handles), fontsize=8, frameon=False)
+    return bars
 
 
 def _draw_scatter(axis: Axes, named: Sequence[tuple[str, Prediction]]) -> None:

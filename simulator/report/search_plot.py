@@ -7,7 +7,7 @@ from pathlib import Path
 
 from simulator.errors import SpecError
 from simulator.report.log_axis import label_log_axis
-from simulator.report.save_picture import check_picture, save_picture
+from simulator.report.picture import new_picture, save_picture
 from simulator.report.table import percent
 from simulator.units import in_unit
 
@@ -37,12 +37,9 @@ def plot_search(
     Raises:
         SpecError: nothing to draw, or an ending that names no picture format.
     """
-    from matplotlib.figure import Figure
-
     if not points:
         raise SpecError("a picture of a search shows plans that were simulated, but none was")
-    figure = Figure(figsize=(9.0, 5.4), dpi=130, layout="constrained")
-    check_picture(path)
+    figure = new_picture(path, 9.0, 5.4)
     axis = figure.subplots()
     sure = percent(probability, 0)
     words = (f"fits with less than {sure}", f"fits with {sure} or more") if probability else ("does not fit", "fits")

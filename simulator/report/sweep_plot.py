@@ -15,7 +15,7 @@ from typing import Any
 from simulator.aliases import short
 from simulator.errors import SpecError
 from simulator.report.log_axis import label_log_axis
-from simulator.report.save_picture import check_picture, save_picture
+from simulator.report.picture import new_picture, save_picture
 
 __all__ = ["plot_sweep"]
 
@@ -39,10 +39,7 @@ def plot_sweep(rows: Sequence[Mapping[str, Any]], fields: Sequence[str], path: s
     Raises:
         SpecError: nothing to draw, or an ending that names no picture format.
     """
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(8.0, 5.0), dpi=130, layout="constrained")
-    check_picture(path)
+    figure = new_picture(path, 8.0, 5.0)
     drawn = [row for row in rows if row.get("step_time_s") is not None]
     if not drawn:
         raise SpecError("a picture of a sweep shows points that have a step time, but none has")

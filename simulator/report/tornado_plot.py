@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from simulator.errors import SpecError
-from simulator.report.save_picture import check_picture, save_picture
+from simulator.report.picture import new_picture, save_picture
 from simulator.report.table import percent
 
 __all__ = ["plot_tornado"]
@@ -33,12 +33,9 @@ def plot_tornado(
     Raises:
         SpecError: nothing to draw, or an ending that names no picture format.
     """
-    from matplotlib.figure import Figure
-
     if not worlds:
         raise SpecError("a tornado shows worlds in which some plan fits, but there is none")
-    figure = Figure(figsize=(8.0, 1.2 + 0.36 * len(worlds)), dpi=130, layout="constrained")
-    check_picture(path)
+    figure = new_picture(path, 8.0, 1.2 + 0.36 * len(worlds))
     axis = figure.subplots()
     ordered = sorted(worlds, key=lambda world: abs(world[1] / now - 1.0))
     for place, (_, best, regret) in enumerate(ordered):

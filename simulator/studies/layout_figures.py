@@ -26,6 +26,7 @@ from simulator.plan.framework import load_framework
 from simulator.studies.layout_seconds import Seconds, op_seconds
 from simulator.workload.families import FAMILIES
 from simulator.workload.graph import LayerGraph
+from simulator.workload.layer_case import LayerCase
 from simulator.workload.layer_kind import MTP_HEAD, MTP_LAYER
 from simulator.workload.model import Model
 from simulator.workload.operator import KernelStyle
@@ -222,10 +223,17 @@ def model_blocks(model: Model, batch: int, sequence: int, vocabulary: int) -> tu
     family, out = FAMILIES.get(model.architecture), []
     for kind in layer_kinds(model):
         length = model.target_length if in_decoder(kind) and model.encoder_layers else sequence
-        graph = family.graph(
-            model, kind, batch, length, precision_named("bf16"), _kernels(), vocabulary, source=sequence
+        case = LayerCase(
+            model=model,
+            kind=kind,
+            sequences=batch,
+            length=length,
+            precision=precision_named("bf16"),
+            style=_kernels(),
+            vocabulary=vocabulary,
+            source=sequence,
         )
-        out.append(Block(kind, count.get(kind, 1) or 1, graph))
+        out.append(Block(kind, count.get(kind, 1) or 1, family.graph(case)))
     return tuple(out)
 
 

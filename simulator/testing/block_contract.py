@@ -24,6 +24,7 @@ from simulator.workload.blocks.mixer import MIXERS
 from simulator.workload.blocks.mixer.base import Mixer
 from simulator.workload.families import FAMILIES
 from simulator.workload.graph import LayerGraph, Product
+from simulator.workload.layer_case import LayerCase
 from simulator.workload.model import Model
 from simulator.workload.operator import KernelStyle
 from simulator.workload.operators import operators
@@ -104,10 +105,17 @@ class BlockContract:
         family, length = FAMILIES.get(model.architecture), model.sequence_length
         for style in STYLES:
             for kind in layer_kinds(model):
-                source = length if model.encoder_layers else 0
-                yield family.graph(
-                    model, kind, sequences, length, precision_named("bf16"), style, model.vocabulary, source=source
+                case = LayerCase(
+                    model=model,
+                    kind=kind,
+                    sequences=sequences,
+                    length=length,
+                    precision=precision_named("bf16"),
+                    style=style,
+                    vocabulary=model.vocabulary,
+                    source=length if model.encoder_layers else 0,
                 )
+                yield family.graph(case)
 
     @staticmethod
     def check_weights(graph: LayerGraph) -> None:

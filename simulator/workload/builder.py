@@ -9,10 +9,9 @@ from typing import Any, TypeVar
 
 from simulator.units import FP32
 from simulator.workload.graph import Dim, Keep, Kernel, LayerGraph, Lookup, Moves, Op, Product, Tensor
-from simulator.workload.layer_kind import LayerKind
-from simulator.workload.model import Model
-from simulator.workload.operator import KernelStyle
-from simulator.workload.precision import FROZEN_BYTES, Precision
+from simulator.workload.layer_case import LayerCase
+from simulator.workload.layer_kind import MTP_LAYER, layer_kind
+from simulator.workload.precision import FROZEN_BYTES
 
 __all__ = ["LayerBuilder"]
 
@@ -22,32 +21,21 @@ AnyOp = TypeVar("AnyOp", bound=Op)
 class LayerBuilder:
     """A graph under construction; e = bytes of an activation's element, kept = of a quantised one."""
 
-    def __init__(
-        self,
-        model: Model,
-        sequences: int,
-        length: int,
-        precision: Precision,
-        style: KernelStyle,
-        vocabulary: int,
-        context: int = 0,
-        peers: int = 1,
-        kind: LayerKind | None = None,
-        source: int = 0,
-    ) -> None:
-        m = model
-        self.m, self.style, self.kind, self.peers = m, style, kind or LayerKind(), peers
+    def __init__(self, case: LayerCase) -> None:
+        m, style, precision = case.model, case.style, case.precision
+        self.m, self.style, self.peers = m, style, case.peers
+        self.kind = layer_kind(m.layer_kinds[-1] if case.kind == MTP_LAYER else case.kind)
         self.e, self.kept = float(precision.element), precision.quantised_element
         self.stream = FP32 if style.autocast else self.e
         """Bytes of an element of the residual stream."""
         self.quantises = precision.quantises
-        self.batch, self.sequence = Dim("batch", sequences), Dim("sequence", length)
-        self.source = Dim("source_sequence", source)
-        self.keys = (context + length) * peers
+        self.batch, self.sequence = Dim("batch", case.sequences), Dim("sequence", case.length)
+        self.source = Dim("source_sequence", case.source)
+        self.keys = (case.context + case.length) * case.peers
         self.hidden, self.ffn, self.vocabulary = (
             Dim("hidden", m.hidden),
             Dim("ffn", m.ffn),
-            Dim("vocabulary", vocabulary),
+            Dim("vocabulary", case.vocabulary),
         )
         self.heads, self.kv_heads = Dim("heads", m.heads), Dim("kv_heads", m.kv_heads, serves="heads")
         self.head_dim, self.value_dim = Dim("head_dim", m.head_dim), Dim("value_dim", m.value_head_dim)

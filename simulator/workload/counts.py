@@ -7,6 +7,7 @@ import math
 from dataclasses import dataclass
 
 from simulator.workload.graph import LayerGraph, Lookup, Op, Product, Tensor
+from simulator.workload.layer_case import LayerCase
 from simulator.workload.model_fields import ModelFields
 from simulator.workload.operator import KernelStyle
 from simulator.workload.precision import precision_named
@@ -41,10 +42,17 @@ def model_graph(model: ModelFields, kind: str) -> LayerGraph:
     """Return the graph of one kind of layer of a model, for one sequence; each matrix a product of its own, as adapters count."""
     from simulator.workload.families import FAMILIES
 
-    length = model.sequence_length
-    graph: LayerGraph = FAMILIES.get(model.architecture).graph(
-        model, kind, 1, length, precision_named("bf16"), _APART, model.vocabulary, source=length
+    case = LayerCase(
+        model=model,
+        kind=kind,
+        sequences=1,
+        length=model.sequence_length,
+        precision=precision_named("bf16"),
+        style=_APART,
+        vocabulary=model.vocabulary,
+        source=model.sequence_length,
     )
+    graph: LayerGraph = FAMILIES.get(model.architecture).graph(case)
     return graph
 
 

@@ -33,16 +33,6 @@ class Model(ModelFields):
         """Parameters of one routed expert with its biases; 0 without."""
         return counts(self, LayerKind(mlp="moe").name).routed // self.experts if self.experts else 0
 
-    @property
-    def ssm_inner(self) -> int:
-        """Inner width of a layer that carries a state."""
-        return self.ssm_heads * self.ssm_head_dim
-
-    @property
-    def ssm_convolved(self) -> int:
-        """Channels of its convolution: values, keys and queries."""
-        return self.ssm_inner + 2 * self.ssm_groups * self.ssm_state
-
     def mlp_weights(self, width: int) -> int:
         """Return the elements of the matrices of an MLP of this inner width."""
         return (3 if self.gated_mlp else 2) * self.hidden * width

@@ -376,3 +376,13 @@ class ModelFields(NamedSpec):
     def value_head_dim(self) -> int:
         """Width of a head's values: `v_head_dim` of latent attention, else `head_dim`."""
         return self.v_head_dim or self.head_dim
+
+    @property
+    def ssm_inner(self) -> int:
+        """Inner width of a layer that carries a state."""
+        return self.ssm_heads * self.ssm_head_dim
+
+    @property
+    def ssm_convolved(self) -> int:
+        """Channels of its convolution: values, keys and queries."""
+        return self.ssm_inner + 2 * self.ssm_groups * self.ssm_state

@@ -26,6 +26,7 @@ from simulator.program.program import OperatorTable, Segment
 from simulator.report.prediction import Prediction
 from simulator.simulation import simulate
 from simulator.specs import find_spec, names
+from simulator.workload.layer_case import LayerCase
 from simulator.workload.model import Model, load_model
 from simulator.workload.workload import Workload
 
@@ -329,15 +330,17 @@ def test_layers_without_experts_are_those_of_a_plan_that_deals_none_out(name: st
     resolved = resolve(work, Plan(**{"sequence_parallel": "tensor_parallel" in plan, **plan}), 8)
     found, around = layer_costs(work, resolved), contexts._context(resolved, work, 1, 512)
     for kind, cost in found.items():
-        asked = (
-            work.model,
-            kind,
-            (1, 512, 0, 1, 0),
-            resolved.vocabulary,
-            expand._policy(kind, "", resolved.recomputes),
-            "",
+        case = LayerCase(
+            model=model,
+            kind=kind,
+            sequences=1,
+            length=512,
+            precision=around.precision,
+            style=around.style,
+            vocabulary=resolved.vocabulary,
         )
-        with_experts = expand._layer_cost(around, *asked, resolved.experts_apart, resolved.cuda_graphs, False)
+        policy = expand._policy(kind, "", resolved.recomputes)
+        with_experts = expand._layer_cost(around, case, policy, "", resolved.experts_apart, resolved.cuda_graphs, False)
         for table in ("forward", "backward"):
             assert columns(getattr(cost, table)) == columns(getattr(with_experts, table)), (kind, table)
         for figure in (

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from simulator.workload.families import FAMILIES
+from simulator.workload.layer_case import LayerCase
 from simulator.workload.model import Model, load_model
 from simulator.workload.operator import KernelStyle, LayerPart, Operator
 from simulator.workload.precision import precision_named
@@ -16,8 +17,16 @@ MEGATRON = KernelStyle(attention="unfused", dropout=True)
 
 
 def part(model: Model, kind: str, style: KernelStyle = MEGATRON, sequences: int = 1, length: int = 2048) -> LayerPart:
-    bf16 = precision_named("bf16")
-    return FAMILIES.get("transformer").part(model, kind, sequences, length, bf16, style, model.vocabulary)
+    case = LayerCase(
+        model=model,
+        kind=kind,
+        sequences=sequences,
+        length=length,
+        precision=precision_named("bf16"),
+        style=style,
+        vocabulary=model.vocabulary,
+    )
+    return FAMILIES.get("transformer").part(case)
 
 
 @pytest.mark.parametrize("name", ["gpt3_175b", "gpt2_124m", "llama3_8b", "llama2_70b", "megatron_22b"])

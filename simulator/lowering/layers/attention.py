@@ -8,8 +8,8 @@ from simulator.errors import LayoutError
 from simulator.lowering.layers.casts import add_casts
 from simulator.lowering.layers.context import ring_attention, swap_heads
 from simulator.lowering.layers.layer_context import LayerContext
-from simulator.lowering.layers.rows import Rows
 from simulator.lowering.layers.scores import scores_left
+from simulator.lowering.layers.writer import Writer
 from simulator.partition.strategies.context import QUERIES, attention_exchange
 from simulator.program.calls import AttentionCall
 from simulator.workload.graph import Attention, Dim
@@ -22,7 +22,7 @@ _QUANTISES = {"te_mxfp8": precision_named("mxfp8")}
 """Kernels that take operands narrower than the activations -> as which precision quantises them."""
 
 
-def attention(ctx: LayerContext, rows: Rows, o: Operator, op: Attention, phase: str) -> None:
+def attention(w: Writer, op: Attention) -> None:
     """Write a fused attention row and what the ranks that share its sequences exchange; flops count the full product.
 
     Under context parallelism every rank has equal work: with a causal mask its queries see half of the keys on average
@@ -30,7 +30,8 @@ def attention(ctx: LayerContext, rows: Rows, o: Operator, op: Attention, phase: 
     Packed documents are sequences of their own; they share the tokens evenly.  A kernel of narrow operands has queries, keys and values
     quantised before it, and before its backward pass the gradient of its output (Transformer Engine, mxfp8_quantize_fast_path).
     """
-    factor, launches = (10.0, o.backward_launches) if phase == "backward" else (4.0, o.launches)
+    ctx, o = w.ctx, w.o
+    factor, launches = (10.0, o.backward_launches) if w.backward else (4.0, o.launches)
     _, heads, length, width = o.shape
     batch = [axis for axis, d in ctx.layout.axes(op.inputs[0].dims).items() if d.name == "batch"]
     sequences = own = o.shape[0] // math.prod(ctx.layout.ranks(axis) for axis in batch)
@@ -55,29 +56,25 @@ def attention(ctx: LayerContext, rows: Rows, o: Operator, op: Attention, phase: 
     moved = sequences * length * heads * width * ctx.e
     kv = own * op.keys * groups * width * ctx.e
     if o.peers > 1 and ctx.inner > 1:
-        swap_heads(ctx, rows, o, phase, *mine)
+        swap_heads(w, *mine)
     if op.kernel in _QUANTISES:
-        given = moved if phase == "backward" else moved + 2 * kv
-        add_casts(rows, o.label, given / ctx.e, _QUANTISES[op.kernel], phase=phase)
+        given = moved if w.backward else moved + 2 * kv
+        add_casts(w.rows, o.label, given / ctx.e, _QUANTISES[op.kernel], phase=w.phase)
     if ring:
-        core = {"work": "attention", "shape": (sequences, heads, length, width), "dtype": ctx.dtype}
-        ring_attention(ctx, rows, {**core, "phase": phase, "launches": launches}, o, op, max(1, mine[1] // ctx.inner))
+        ring_attention(w, op, (sequences, heads, length, width), max(1, mine[1] // ctx.inner), launches)
         return
-    row = rows.add(
-        label=o.label,
-        work="attention",
-        shape=(sequences, heads, length, width),
-        call=AttentionCall(op.kernel, mask, window, groups, keys),
-        dtype=ctx.dtype,
-        flops=flops,
-        read=moved + 2 * kv if factor == 4.0 else 3 * moved + 2 * kv,
-        written=moved if factor == 4.0 else moved + 2 * kv,
-        phase=phase,
-        launches=launches,
+    row = w.attends(
+        o.label,
+        (sequences, heads, length, width),
+        AttentionCall(op.kernel, mask, window, groups, keys),
+        flops,
+        launches,
+        read=3 * moved + 2 * kv if w.backward else moved + 2 * kv,
+        written=moved + 2 * kv if w.backward else moved,
     )
     if o.peers > ctx.inner:
         size = 2.0 * own * op.keys * max(1, mine[1] // ctx.inner) * width * ctx.e
-        _exchange(ctx, rows, o, phase, -1 if narrow else row, size)
+        _exchange(w, -1 if narrow else row, size)
 
 
 def heads_held(ctx: LayerContext, o: Operator, dims: tuple[Dim, ...]) -> int:
@@ -99,27 +96,21 @@ def heads_held(ctx: LayerContext, o: Operator, dims: tuple[Dim, ...]) -> int:
     return heads.size // parts
 
 
-def exchange_keys(ctx: LayerContext, rows: Rows, o: Operator, groups: int, width: int, phase: str, beside: int) -> None:
+def exchange_keys(w: Writer, groups: int, width: int, beside: int) -> None:
     """Keys and values of the other ranks' tokens, for attention that keeps its scores.
 
     Args:
         groups: key/value heads of a rank; `width`: of one.
         beside: the product that a ring hides them beside.
     """
-    if o.peers > ctx.inner:
-        _exchange(ctx, rows, o, phase, beside, 2.0 * ctx.tokens * o.peers * groups * width * ctx.e)
+    ctx = w.ctx
+    if w.o.peers > ctx.inner:
+        _exchange(w, beside, 2.0 * ctx.tokens * w.o.peers * groups * width * ctx.e)
 
 
-def _exchange(ctx: LayerContext, rows: Rows, o: Operator, phase: str, beside: int, size: float) -> None:
+def _exchange(w: Writer, beside: int, size: float) -> None:
     """Gather keys and values; backward their gradients are added, too."""
-    exchange = attention_exchange(QUERIES)
-    for name in (exchange.keys, exchange.gradients) if phase == "backward" else (exchange.keys,):
-        rows.sends(
-            f"{o.label} keys and values",
-            name,
-            size,
-            ctx.groups.ring or ctx.groups.context,
-            ctx.dtype,
-            phase,
-            beside=beside if ctx.exchange in ("ring", "hybrid") else -1,
-        )
+    groups, exchange = w.ctx.groups, attention_exchange(QUERIES)
+    hidden = beside if w.ctx.exchange in ("ring", "hybrid") else -1
+    for name in (exchange.keys, exchange.gradients) if w.backward else (exchange.keys,):
+        w.sends(f"{w.o.label} keys and values", name, size, groups.ring or groups.context, beside=hidden)

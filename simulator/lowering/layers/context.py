@@ -23,14 +23,12 @@ off by default (traced).
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from simulator.lowering.layers.layer_context import LayerContext
-from simulator.lowering.layers.rows import Rows
+from simulator.lowering.layers.writer import Writer
 from simulator.partition.strategies.context import HEADS, QUERIES, attention_exchange
 from simulator.program.calls import AttentionCall
 from simulator.workload.graph import Attention, HeadSwap
-from simulator.workload.operator import Operator
 
 __all__ = ["exchange_heads", "ring_attention", "swap_heads"]
 
@@ -52,70 +50,56 @@ _JOINING = {
 """Forward and backward, by how the runtime joins."""
 
 
-def ring_attention(
-    ctx: LayerContext, rows: Rows, core: dict[str, Any], o: Operator, op: Attention, groups: int
-) -> None:
+def ring_attention(w: Writer, op: Attention, shape: tuple[int, int, int, int], groups: int, launches: int) -> None:
     """Write the attention of one rank, its exchanges and the joining of partial results.
 
     Args:
-        core: what all rows of the attention kernel share; `shape` is (sequences, heads, tokens of this rank, width).
+        shape: (sequences, heads, tokens of this rank, width).
         groups: key/value heads of a rank.
+        launches: of the attention kernel.
     """
-    sequences, heads, length, width = core["shape"]
-    phase, wide, traced = core["phase"], ctx.style.ring_in_fp32, ctx.style.ring_traced
+    ctx, o = w.ctx, w.o
+    sequences, heads, length, width = shape
+    wide, traced = ctx.style.ring_in_fp32, ctx.style.ring_traced
     how = ("traced" if traced else "plain") if wide else "fused"
-    backward = phase == "backward"
-    passes = 2.5 if backward else 1.0
+    passes = 2.5 if w.backward else 1.0
     work = 4.0 * passes * sequences * heads * float(length) * width
     peers = o.peers // ctx.inner
     blocks = peers - 1
-    own = rows.add(
-        **core, label=o.label, call=AttentionCall(op.kernel, "causal", 0, groups, length), flops=work * length
-    )
-    others = {**core, "shape": (sequences * blocks, heads, length, width), "launches": core["launches"] * blocks}
-    rest = rows.add(
-        **others,
-        label=f"{o.label} to other ranks' keys",
-        call=AttentionCall(op.kernel, "full", 0, groups, length // 2),
-        flops=work * length * blocks,
+    call = AttentionCall(op.kernel, "causal", 0, groups, length)
+    own = w.attends(o.label, shape, call, work * length, launches)
+    rest = w.attends(
+        f"{o.label} to other ranks' keys",
+        (sequences * blocks, heads, length, width),
+        AttentionCall(op.kernel, "full", 0, groups, length // 2),
+        work * length * blocks,
+        launches * blocks,
     )
     queries, keys = float(sequences * length * heads * width), 2.0 * sequences * length * groups * width
-    joining = _JOINING[how][backward]
+    joining = _JOINING[how][w.backward]
     each, once = ((per_query * queries + per_key * keys) for per_query, per_key in (joining.block, joining.once))
     moved = blocks * each + once
-    rows.moves(
-        f"{o.label} joining of partial results",
-        core["dtype"],
-        moved / 2,
-        moved / 2,
-        phase,
-        launches=blocks * joining.launches[0] + joining.launches[1],
-    )
+    joins = blocks * joining.launches[0] + joining.launches[1]
+    w.moves(f"{o.label} joining of partial results", moved / 2, moved / 2, joins)
     shared = keys * peers * ctx.e
     # gathered at once, keys hide beside the rank's own block only; passed on block by block, beside the blocks of others
     exchange = attention_exchange(QUERIES)
     wanted = [(exchange.keys, shared, own if wide or blocks == 1 else rest)]
-    if backward:
+    if w.backward:
         home = peers / blocks * 4.0 / ctx.e if wide else 1.0
         wanted.append((exchange.gradients, shared * home, rest))
     for name, message, beside in wanted:
-        rows.sends(
-            f"{o.label} keys and values",
-            name,
-            message,
-            ctx.groups.ring or ctx.groups.context,
-            core["dtype"],
-            phase,
-            beside=-1 if traced else beside,
-        )
+        group = ctx.groups.ring or ctx.groups.context
+        w.sends(f"{o.label} keys and values", name, message, group, beside=-1 if traced else beside)
 
 
-def swap_heads(ctx: LayerContext, rows: Rows, o: Operator, phase: str, heads: int, groups: int) -> None:
+def swap_heads(w: Writer, heads: int, groups: int) -> None:
     """Ulysses: tokens of all heads against all tokens of some heads, and back (DeepSpeed-Ulysses, arXiv 2309.14509).
 
     Args:
         heads, groups: heads of queries and of keys and values that the tensor-parallel rank has.
     """
+    ctx, o = w.ctx, w.o
     query = ctx.tokens * heads * o.shape[3] * ctx.e
     kv = 2 * ctx.tokens * max(1, groups) * o.shape[3] * ctx.e
     exchange = attention_exchange(HEADS)
@@ -123,19 +107,12 @@ def swap_heads(ctx: LayerContext, rows: Rows, o: Operator, phase: str, heads: in
         (exchange.queries, "queries, keys and values", query + kv),
         (exchange.output, "output", query),
     ):
-        rows.sends(f"{o.label} {what}", name, message, ctx.groups.context, ctx.dtype, phase)
+        w.sends(f"{o.label} {what}", name, message, ctx.groups.context)
 
 
-def exchange_heads(ctx: LayerContext, rows: Rows, o: Operator, op: HeadSwap, phase: str) -> None:
+def exchange_heads(w: Writer, op: HeadSwap) -> None:
     """The exchanges of heads for tokens around what is carried along whole sequences."""
-    given = op.inputs[0]
+    given, groups, name = op.inputs[0], w.ctx.groups, attention_exchange(HEADS).queries
     for part in op.parts:
-        rows.sends(
-            o.label,
-            attention_exchange(HEADS).queries,
-            given.bytes * part / ctx.ways(given.dims),
-            (*ctx.groups.context, *ctx.groups.ring),
-            ctx.dtype,
-            phase,
-            part="input" if phase == "backward" else "",
-        )
+        size = given.bytes * part / w.ctx.ways(given.dims)
+        w.sends(w.o.label, name, size, (*groups.context, *groups.ring), part=w.part)

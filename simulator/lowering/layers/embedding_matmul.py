@@ -12,22 +12,16 @@ from __future__ import annotations
 
 import math
 
-from simulator.lowering.layers.layer_context import LayerContext
-from simulator.lowering.layers.rows import Rows
+from simulator.lowering.layers.writer import Writer
 from simulator.partition.propagate import look_up_along
 from simulator.workload.graph import Lookup
-from simulator.workload.operator import Operator
 
 __all__ = ["look_up_by_product"]
 
 
-def look_up_by_product(ctx: LayerContext, rows: Rows, o: Operator, op: Lookup, phase: str) -> None:
-    """Write the rows of an embedding that is a product; none for one that looks its rows up.
-
-    Args:
-        o: the embedding; its shape is (1, T, h, V), or zeros.
-        phase: forward, recompute or backward.
-    """
+def look_up_by_product(w: Writer, op: Lookup) -> None:
+    """Write the rows of an embedding that is a product, of shape (1, T, h, V); none for one that looks its rows up, of zeros."""
+    ctx, o = w.ctx, w.o
     tokens = o.shape[1]
     if not tokens:
         return
@@ -35,9 +29,9 @@ def look_up_by_product(ctx: LayerContext, rows: Rows, o: Operator, op: Lookup, p
     own, hidden = table[0].size, table[1].size
     along = look_up_along(ctx.layout, op.weights[0], op.outputs[0])
     tokens //= math.prod(ctx.layout.ranks(axis) for axis, divided in along.items() if divided.name == "batch")
-    part = "weight" if phase == "backward" else ""
-    rows.moves(f"{o.label} one-hot rows", ctx.dtype, 8.0 * tokens, float(tokens) * own * ctx.e, phase, part=part)
-    if phase == "backward":
-        ctx.product(rows, f"{o.label} weight gradient", (1, own, hidden, tokens), "NT", phase, part=part)
+    part = "weight" if w.backward else ""
+    w.moves(f"{o.label} one-hot rows", 8.0 * tokens, float(tokens) * own * ctx.e, part=part)
+    if w.backward:
+        w.product(f"{o.label} weight gradient", (1, own, hidden, tokens), "NT", part=part)
     else:
-        ctx.product(rows, o.label, (1, tokens, hidden, own), "NN", phase)
+        w.product(o.label, (1, tokens, hidden, own), "NN")

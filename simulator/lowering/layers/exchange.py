@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from simulator.lowering.layers.division import tensor_collective
 from simulator.lowering.layers.layer_context import LayerContext
-from simulator.lowering.layers.rows import Rows
+from simulator.lowering.layers.writer import Writer
 from simulator.partition.layout import PARTIAL, REPLICATE
 from simulator.partition.redistribute import redistribute
 from simulator.partition.strategies.base import TENSOR
 from simulator.partition.strategies.experts import EXPERT, EXPERT_TENSOR
 from simulator.program.calls import AWAITED, Call, NodeExchange
 from simulator.workload.graph import Dim, Exchange, HostWait
-from simulator.workload.operator import Operator
 
 __all__ = ["swap_rows", "wait_for"]
 
@@ -25,24 +24,25 @@ _HYBRIDEP = 32
 """Those that HybridEP's get (NVIDIA-NeMo/Megatron-Bridge, scripts/performance: moe_hybridep_num_sms, in every release with HybridEP)."""
 
 
-def swap_rows(ctx: LayerContext, rows: Rows, o: Operator, op: Exchange, phase: str, outward: bool) -> None:
-    """Rows of tokens to the ranks of their experts (`outward`) or back; their weights too, where experts apply these.
+def swap_rows(w: Writer, op: Exchange) -> None:
+    """Rows of tokens to the ranks of their experts (outward), or their gradients, or back; their weights too, where experts apply these.
 
     Between expert-parallel ranks an all_to_all; where tensor parallelism splits experts, all of its ranks need all rows:
     gathered outward, partial results summed back.  Without an all_to_all tokens go before they are copied.
     """
+    ctx, o, outward = w.ctx, w.o, op.outward != w.backward
     copies = (op.inputs if op.outward else op.outputs)[0].dims
     if ctx.layout.ranks(EXPERT) == 1:
-        _between_splits(ctx, rows, o, copies, phase, outward, ctx.stream_bytes)
+        _between_splits(w, copies, outward, ctx.stream_bytes)
         return
     if not outward:
-        _between_splits(ctx, rows, o, copies, phase, outward, o.read * ctx.experts.imbalance)
+        _between_splits(w, copies, outward, o.read * ctx.experts.imbalance)
     call = _once_per_node(ctx, op, outward) if ctx.experts.kind == "once_per_node" else None
-    _all_to_all(ctx, rows, o.label, o.read, copies, phase, call)
+    _all_to_all(w, o.label, o.read, copies, call)
     if op.outward and ctx.experts.kind == "all_to_all" and ctx.style.weights_in_experts:
-        _all_to_all(ctx, rows, f"{o.label} weights", _WEIGHT * ctx.tokens * op.copies, copies, phase)
+        _all_to_all(w, f"{o.label} weights", _WEIGHT * ctx.tokens * op.copies, copies)
     if outward:
-        _between_splits(ctx, rows, o, copies, phase, outward, o.read * ctx.experts.imbalance)
+        _between_splits(w, copies, outward, o.read * ctx.experts.imbalance)
 
 
 def _once_per_node(ctx: LayerContext, op: Exchange, outward: bool) -> NodeExchange:
@@ -58,44 +58,32 @@ def _once_per_node(ctx: LayerContext, op: Exchange, outward: bool) -> NodeExchan
     )
 
 
-def _all_to_all(
-    ctx: LayerContext, rows: Rows, label: str, size: float, copies: tuple[Dim, ...], phase: str, call: Call = None
-) -> None:
-    rows.sends(
-        label,
-        "all_to_all",
-        size / ctx.ways(copies) * ctx.experts.imbalance,
-        ctx.groups.expert,
-        ctx.dtype,
-        phase,
-        call=call,
-    )
+def _all_to_all(w: Writer, label: str, size: float, copies: tuple[Dim, ...], call: Call = None) -> None:
+    ctx = w.ctx
+    w.sends(label, "all_to_all", size / ctx.ways(copies) * ctx.experts.imbalance, ctx.groups.expert, call=call)
 
 
-def _between_splits(
-    ctx: LayerContext, rows: Rows, o: Operator, copies: tuple[Dim, ...], phase: str, outward: bool, message: float
-) -> None:
+def _between_splits(w: Writer, copies: tuple[Dim, ...], outward: bool, message: float) -> None:
     """The collective between ranks that split experts; nothing where experts are whole.
 
     Outward every one of them needs all rows; on the way back each has a term of every row's sum.
     """
-    if ctx.layout.ranks(EXPERT_TENSOR) > 1:
-        lie = ctx.layout.placement(copies)[TENSOR]
+    if w.ctx.layout.ranks(EXPERT_TENSOR) > 1:
+        lie = w.ctx.layout.placement(copies)[TENSOR]
         held, wanted = (lie, REPLICATE) if outward else (PARTIAL, lie)
-        ctx.collective(rows, tensor_collective(redistribute({TENSOR: held}, {TENSOR: wanted})), message, phase, o.label)
+        w.collective(w.o.label, tensor_collective(redistribute({TENSOR: held}, {TENSOR: wanted})), message)
 
 
-def wait_for(ctx: LayerContext, rows: Rows, o: Operator, op: HostWait, phase: str) -> None:
+def wait_for(w: Writer, op: HostWait) -> None:
     """What the host waits for; of rows per expert it is first told to all ranks that share experts."""
+    ctx, o = w.ctx, w.o
     ranks = ctx.layout.ranks(EXPERT)
     if ranks > 1 and op.counts:
-        rows.sends(o.label, "all_gather", _COUNT * ranks * ctx.experts.count, ctx.groups.expert, ctx.dtype, phase)
-    rows.moves(
+        w.sends(o.label, "all_gather", _COUNT * ranks * ctx.experts.count, ctx.groups.expert)
+    w.moves(
         o.label,
-        ctx.dtype,
         o.read / ctx.ways(op.dims),
         0.0,
-        phase,
         call=AWAITED,
         launches=o.launches * (ctx.experts.count // ranks if op.looped else 1),
     )

@@ -39,7 +39,8 @@ from simulator.lowering.layers.recompute import (
 from simulator.lowering.layers.rows import Rows, synchronise
 from simulator.lowering.layers.saved_tensors import marks, saved_tensors, widest_output
 from simulator.lowering.layers.temporaries import backward_temporaries
-from simulator.lowering.layers.write import write_backward, write_forward
+from simulator.lowering.layers.write import write
+from simulator.lowering.layers.writer import Writer
 from simulator.lowering.resolve.resolved_plan import ResolvedPlan
 from simulator.partition.layout import MATRICES
 from simulator.partition.strategies.experts import EXPERT
@@ -47,15 +48,13 @@ from simulator.program.calls import Traffic
 from simulator.program.program import OperatorTable, Tensor
 from simulator.workload.families import FAMILIES
 from simulator.workload.graph import Dim
+from simulator.workload.layer_case import LayerCase
 from simulator.workload.layer_kind import DECODER_EMBEDDING, MTP_HEAD, MTP_LAYER, is_layer, layer_kind
-from simulator.workload.model import Model
+from simulator.workload.model_fields import ModelFields
 from simulator.workload.operator import LayerPart, Operator
 from simulator.workload.workload import Workload
 
 __all__ = ["LayerCost", "layer_costs", "layer_kinds"]
-
-Sizes = tuple[int, int, int, int, int]
-"""Sequences, tokens of each on this rank, tokens that ran before, ranks that share them, tokens of the encoder."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -148,38 +147,46 @@ def layer_costs(
     shared = resolved.context_parallel
     sequences = sequences or resolved.microbatch_size
     far = source // shared if target else 0
-    sizes = {own: (sequences, own // shared, context, shared, far) for own in {source, target or source}}
-    contexts = {own: contexts_of(resolved, workload, sequences, own // shared) for own in sizes}
-    vocabulary, apart, graphs = resolved.vocabulary, resolved.experts_apart, resolved.cuda_graphs
-    waits, model = resolved.framework.layer_wait > 0, workload.model
-    stacks = tuple([(contexts[own], sizes[own]) for own in ((source, target) if target else (source,))])
-    return dict(_layer_costs(stacks, model, resolved.recomputes, vocabulary, apart, graphs, waits))
+    stacks = []
+    for own in (source, target) if target else (source,):
+        contexts = contexts_of(resolved, workload, sequences, own // shared)
+        case = LayerCase(
+            model=workload.model,
+            kind="embedding",
+            sequences=sequences,
+            length=own // shared,
+            precision=contexts[0].precision,
+            style=contexts[0].style,
+            vocabulary=resolved.vocabulary,
+            context=context,
+            peers=shared,
+            source=far,
+        )
+        stacks.append((contexts, case))
+    apart, graphs, waits = resolved.experts_apart, resolved.cuda_graphs, resolved.framework.layer_wait > 0
+    return dict(_layer_costs(tuple(stacks), resolved.recomputes, apart, graphs, waits))
 
 
 @functools.lru_cache(maxsize=1024)
 def _layer_costs(
-    stacks: tuple[tuple[tuple[LayerContext, LayerContext], Sizes], ...],
-    model: Model,
+    stacks: tuple[tuple[tuple[LayerContext, LayerContext], LayerCase], ...],
     recompute: Recompute,
-    vocabulary: int,
     apart: bool,
     graphs: tuple[str, ...],
     waits: bool,
 ) -> tuple[tuple[str, LayerCost], ...]:
-    """As `layer_costs`; `stacks`: of the model's stack, or of its encoder and its decoder, the contexts without and with experts, and the
-    sizes."""
+    """As `layer_costs`; `stacks`: of the model's stack, or of its encoder and its decoder, the contexts without and with experts, and any
+    kind of layer."""
     out = []
-    for name, kind, ending, decodes, sparse, policy in _kinds(model, recompute):
-        contexts, sizes = stacks[-1 if decodes else 0]
-        cost = _layer_cost(
-            contexts[sparse], model, kind, sizes, vocabulary, policy, ending, apart and sparse, graphs, waits
-        )
-        out.append((name, cost))
+    for name, kind, ending, decodes, sparse, policy in _kinds(stacks[0][1].model, recompute):
+        contexts, case = stacks[-1 if decodes else 0]
+        own = replace(case, kind=kind)
+        out.append((name, _layer_cost(contexts[sparse], own, policy, ending, apart and sparse, graphs, waits)))
     return tuple(out)
 
 
 @functools.lru_cache(maxsize=256)
-def _kinds(model: Model, recompute: Recompute) -> tuple[tuple[str, str, str, bool, bool, Recompute], ...]:
+def _kinds(model: ModelFields, recompute: Recompute) -> tuple[tuple[str, str, str, bool, bool, Recompute], ...]:
     """Of every kind of layer, as often as layers are recomputed differently: its name with the ending, its kind, the ending, whether it
     runs on the decoder's tokens, whether it has experts, and what it makes again."""
     return tuple(
@@ -191,7 +198,7 @@ def _kinds(model: Model, recompute: Recompute) -> tuple[tuple[str, str, str, boo
     )
 
 
-def _sparse(kind: str, model: Model) -> bool:
+def _sparse(kind: str, model: ModelFields) -> bool:
     """Whether a kind of layer has experts."""
     return layer_kind(model.layer_kinds[-1] if kind == MTP_LAYER else kind).mlp == "moe"
 
@@ -204,7 +211,7 @@ def _policy(kind: str, ending: str, recompute: Recompute) -> Recompute:
 
 
 @functools.lru_cache(maxsize=64)
-def layer_kinds(model: Model) -> tuple[str, ...]:
+def layer_kinds(model: ModelFields) -> tuple[str, ...]:
     """Return the kinds of layers that a model has, its ends included."""
     middle = tuple(dict.fromkeys(model.layer_kinds))
     between = (DECODER_EMBEDDING,) if model.encoder_layers else ()
@@ -220,10 +227,7 @@ def in_decoder(kind: str) -> bool:
 @functools.lru_cache(maxsize=2048)
 def _layer_cost(
     ctx: LayerContext,
-    model: Model,
-    kind: str,
-    sizes: Sizes,
-    vocabulary: int,
+    case: LayerCase,
     recompute: Recompute,
     ending: str,
     experts_apart: bool,
@@ -231,9 +235,8 @@ def _layer_cost(
     synchronised: bool,
 ) -> LayerCost:
     """The cost of one kind of layer."""
-    style, precision = ctx.style, ctx.precision
-    part = _part(ctx, model, kind, sizes, vocabulary)
-    plain, stream = _plain(ctx, model, kind, sizes, vocabulary, experts_apart), _stream_ways(ctx)
+    style, precision, kind, part = ctx.style, ctx.precision, case.kind, _part(case)
+    plain, stream = _plain(ctx, case, experts_apart), _stream_ways(ctx)
     kept_in_parts = recompute.kind == "full" and style.divides_checkpoints and ctx.tensor > 1 and stream == 1
     input_ways = ctx.tensor if kept_in_parts else stream
     kept, again, rows_of_experts = saved_tensors(ctx, part, recompute, ending, input_ways)
@@ -252,14 +255,14 @@ def _layer_cost(
         if kept_in_parts and not ending.startswith(INNER):
             gather_pieces(rows, "layer input", part.input_bytes, ctx.groups.tensor, precision.compute, "recompute")
         repeated = with_kernels(part.operators if on_the_way else runs_again(part, recompute), style, once)
-        add(rows, repeated, functools.partial(write_forward, phase="recompute"))
+        add(rows, repeated, "recompute")
         if not on_the_way:
-            rows.join(_backward(ctx, model, kind, sizes, vocabulary, graphs))
+            rows.join(_backward(ctx, case, graphs))
         if waits:
             synchronise(rows, "backward")
         return rows
 
-    forward = functools.partial(_forward, ctx, model, kind, sizes, vocabulary, ending, graphs, waits, stacked)
+    forward = functools.partial(_forward, ctx, case, ending, graphs, waits, stacked)
 
     if on_the_way:
         carried = Tensor(name="layer input", category="activations", bytes=part.input_bytes / stream)
@@ -293,20 +296,19 @@ def _layer_cost(
 
 
 @functools.lru_cache(maxsize=2048)
-def _plain(ctx: LayerContext, model: Model, kind: str, sizes: Sizes, vocabulary: int, experts_apart: bool) -> LayerCost:
+def _plain(ctx: LayerContext, case: LayerCase, experts_apart: bool) -> LayerCost:
     """What of a layer's cost is the same whatever it makes again."""
-    sequences, length = sizes[:2]
+    model, kind, vocabulary, part = case.model, case.kind, case.vocabulary, _part(case)
     style, precision, layout = ctx.style, ctx.precision, ctx.layout
-    part = _part(ctx, model, kind, sizes, vocabulary)
     if len(layout.tensor) > 1:
         products = (o.op for o in part.operators if o.work == "gemm")
         layout.check(t for op in products for t in (*op.inputs, *op.outputs, *op.weights))
     if kind == "head":
         columns = Dim("vocabulary", vocabulary)
         words = int(ctx.ways((columns,)))
-        sharing = ctx.ways((Dim("batch", sequences), Dim("sequence", length), columns))
+        sharing = ctx.ways((Dim("batch", case.sequences), Dim("sequence", case.length), columns))
         logits = (
-            float(sequences * length * vocabulary) / sharing * words
+            float(case.sequences * case.length * vocabulary) / sharing * words
         )  # of the tokens of ranks that share the vocabulary
         held = layout.ways((Dim("hidden", model.hidden), columns), MATRICES)
         gradient = precision.element * model.hidden * vocabulary / held
@@ -345,30 +347,24 @@ def _once(ctx: LayerContext) -> bool:
     return ctx.layout.ranks(EXPERT) > 1 and ctx.experts.kind == "once_per_node"
 
 
-def _part(ctx: LayerContext, model: Model, kind: str, sizes: Sizes, vocabulary: int) -> LayerPart:
+def _part(case: LayerCase) -> LayerPart:
     """The operators of a kind of layer."""
-    sequences, length, context, peers, source = sizes
-    found: LayerPart = FAMILIES.get(model.architecture).part(
-        model, kind, sequences, length, ctx.precision, ctx.style, vocabulary, context, peers, source
-    )
+    found: LayerPart = FAMILIES.get(case.model.architecture).part(case)
     return found
 
 
 @functools.lru_cache(maxsize=2048)
 def _forward(
     ctx: LayerContext,
-    model: Model,
-    kind: str,
-    sizes: Sizes,
-    vocabulary: int,
+    case: LayerCase,
     ending: str,
     graphs: tuple[str, ...],
     waits: bool,
     stacked: tuple[Tensor, ...],
 ) -> Rows:
     """What a layer runs forward, whatever it makes again; the host waits behind it, or what it keeps is copied to `stacked`."""
-    rows, part = Rows(f"{kind}{ending} forward"), _part(ctx, model, kind, sizes, vocabulary)
-    _add(ctx, kind, graphs, rows, with_kernels(part.operators, ctx.style, _once(ctx)), write_forward)
+    rows = Rows(f"{case.kind}{ending} forward")
+    _add(ctx, case.kind, graphs, rows, with_kernels(_part(case).operators, ctx.style, _once(ctx)), "forward")
     if waits:
         synchronise(rows, "forward")
     _stack(rows, stacked, ctx.precision.compute)
@@ -380,15 +376,13 @@ _table = functools.lru_cache(maxsize=2048)(Rows.table)
 
 
 @functools.lru_cache(maxsize=2048)
-def _backward(
-    ctx: LayerContext, model: Model, kind: str, sizes: Sizes, vocabulary: int, graphs: tuple[str, ...]
-) -> Rows:
+def _backward(ctx: LayerContext, case: LayerCase, graphs: tuple[str, ...]) -> Rows:
     """What a layer runs backward, whatever it makes again first; what runs twice goes again by itself."""
-    rows, part = Rows(f"{kind} backward"), _part(ctx, model, kind, sizes, vocabulary)
-    operators = with_kernels(part.operators, ctx.style, _once(ctx))
+    rows, kind = Rows(f"{case.kind} backward"), case.kind
+    operators = with_kernels(_part(case).operators, ctx.style, _once(ctx))
     again = [o for o in operators if o.op.runs_twice]
-    _add(ctx, kind, graphs, rows, again, functools.partial(write_forward, phase="recompute"))
-    _add(ctx, kind, graphs, rows, operators[::-1], write_backward)
+    _add(ctx, kind, graphs, rows, again, "recompute")
+    _add(ctx, kind, graphs, rows, operators[::-1], "backward")
     return rows
 
 
@@ -398,12 +392,12 @@ def _add(
     graphs: tuple[str, ...],
     rows: Rows,
     operators: Sequence[Operator],
-    write: Callable[[LayerContext, Rows, Operator], None],
+    phase: str,
 ) -> None:
     """Write operators down one by one, each with what starts it."""
     for operator in operators:
         first = len(rows.rows)
-        write(ctx, rows, operator)
+        write(Writer(ctx, rows, operator, phase))
         rows.mark(first, started_by(operator.op, graphs, is_layer(kind)), operator.op)
 
 

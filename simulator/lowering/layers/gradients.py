@@ -11,13 +11,12 @@ from __future__ import annotations
 import math
 
 from simulator.lowering.layers.division import Hops
-from simulator.lowering.layers.layer_context import LayerContext
-from simulator.lowering.layers.rows import Rows
+from simulator.lowering.layers.writer import Writer
 
 __all__ = ["accumulate"]
 
 
-def accumulate(ctx: LayerContext, rows: Rows, label: str, elements: float, made: float, scatters: Hops = ()) -> None:
+def accumulate(w: Writer, label: str, elements: float, made: float, scatters: Hops = ()) -> None:
     """Add what is done to a weight's gradient, of a microbatch in the mean.
 
     Args:
@@ -25,6 +24,7 @@ def accumulate(ctx: LayerContext, rows: Rows, label: str, elements: float, made:
         elements: before what scatters it.
         made: bytes of each as it is made.
     """
+    ctx = w.ctx
     if ctx.copies_to_reduce:
         return
     elements /= math.prod(hop.ranks for hop in scatters)
@@ -37,12 +37,10 @@ def accumulate(ctx: LayerContext, rows: Rows, label: str, elements: float, made:
     written = added * (wide + copied) + taken * cast * wide + bucket
     if not read:
         return
-    rows.moves(
+    w.moves(
         f"{label} gradient accumulation",
-        ctx.dtype,
         read * elements,
         written * elements,
-        "backward",
         launches=2 if copied or bucket else 1,
         part="weight",
     )

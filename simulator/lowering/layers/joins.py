@@ -4,11 +4,10 @@ that arrive or are kept in parts."""
 from __future__ import annotations
 
 from simulator.lowering.layers.division import hops
-from simulator.lowering.layers.layer_context import LayerContext
 from simulator.lowering.layers.rows import Rows
+from simulator.lowering.layers.writer import Writer
 from simulator.partition.redistribute import redistribute
 from simulator.workload.graph import Kernel
-from simulator.workload.operator import Operator
 
 __all__ = ["gather_pieces", "join_logits", "sum_input_gradients"]
 
@@ -33,30 +32,29 @@ def gather_pieces(
     rows.moves(f"{what} copies", dtype, read * size, written * size, phase, max(read, written), part)
 
 
-def join_logits(ctx: LayerContext, rows: Rows, o: Operator, op: Kernel, phase: str) -> None:
+def join_logits(w: Writer, op: Kernel) -> None:
     """Gather the logits of all tensor-parallel ranks and join their parts; backward each rank copies its own part out."""
+    ctx = w.ctx
     given = op.inputs[0].dims
     lies = ctx.layout.placement(given)
     words = {axis for axis, d in ctx.layout.axes(given).items() if d in op.reduces}
     gathers = hops(ctx.layout, lies, redistribute(lies, {a: p for a, p in lies.items() if a not in words}))
     if not gathers:
         return
-    logits = o.shape[1] * o.shape[2] * ctx.e
-    if phase != "backward":
-        ctx.move(rows, gathers, logits, phase, "logits")
-    moved = logits / (ctx.ways(given) if phase == "backward" else gathers[-1].ways)
-    rows.moves("logits joined", ctx.dtype, moved, moved, phase)
+    logits = w.o.shape[1] * w.o.shape[2] * ctx.e
+    if not w.backward:
+        w.move("logits", gathers, logits)
+    moved = logits / (ctx.ways(given) if w.backward else gathers[-1].ways)
+    w.moves("logits joined", moved, moved)
 
 
-def sum_input_gradients(ctx: LayerContext, rows: Rows, o: Operator, size: float) -> None:
+def sum_input_gradients(w: Writer, size: float) -> None:
     """Add the input gradients of separate products: two at a time, or all in one kernel where additions are fused.
 
     Args:
         size: bytes of one of them.
     """
-    sums = len(o.widths) - 1
+    sums = len(w.o.widths) - 1
     if sums:
-        read, kernels = (sums + 1, 1) if ctx.style.fused_residual else (2 * sums, sums)
-        rows.moves(
-            f"{o.label} input gradients summed", ctx.dtype, read * size, kernels * size, "backward", launches=kernels
-        )
+        read, kernels = (sums + 1, 1) if w.ctx.style.fused_residual else (2 * sums, sums)
+        w.moves(f"{w.o.label} input gradients summed", read * size, kernels * size, launches=kernels)

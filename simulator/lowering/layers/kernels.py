@@ -11,7 +11,7 @@ from simulator.lowering.layers.embedding_matmul import look_up_by_product
 from simulator.lowering.layers.gradients import accumulate
 from simulator.lowering.layers.joins import join_logits
 from simulator.lowering.layers.layer_context import LayerContext
-from simulator.lowering.layers.rows import Rows
+from simulator.lowering.layers.writer import Writer
 from simulator.partition.layout import PARTIAL, REPLICATE, Layout, Placement, Shard
 from simulator.partition.propagate import look_up_along, seen_as_made, wanted
 from simulator.partition.redistribute import redistribute
@@ -30,30 +30,32 @@ _REDUCED = ("maximum", "target", "sum")
 """What a cross-entropy finds over the vocabulary, one number per token each."""
 
 
-def kernel_forward(ctx: LayerContext, rows: Rows, o: Operator, op: Kernel, phase: str) -> None:
+def kernel_forward(w: Writer, op: Kernel) -> None:
     """Write a kernel, or several, and what sums up what each rank has found."""
+    ctx = w.ctx
     if op.after_exchange and not ctx.experts.sorts:
         return
     loss, parts = op.role == "loss", _between_parts(ctx, op)
-    _exchange(ctx, rows, o, op, phase)
+    _exchange(w, op)
     if loss and ctx.style.gathers_logits:
-        join_logits(ctx, rows, o, op, phase)
+        join_logits(w, op)
     if not loss:
-        _statistics(ctx, rows, o, op, parts, phase)
-    _cross(ctx, rows, op, phase)
-    _row(ctx, rows, o, op, ("read", "written"), phase, o.launches)
+        _statistics(w, op, parts)
+    _cross(w, op)
+    _row(w, op, ("read", "written"), w.o.launches)
     if isinstance(op, HeadSwap):
-        exchange_heads(ctx, rows, o, op, phase)
+        exchange_heads(w, op)
     if isinstance(op, Lookup):
-        look_up_by_product(ctx, rows, o, op, phase)
-        ctx.move(rows, _found_rows(ctx, op), op.outputs[0].bytes, phase, o.label)
+        look_up_by_product(w, op)
+        w.move(w.o.label, _found_rows(ctx, op), op.outputs[0].bytes)
     elif loss and not ctx.style.gathers_logits:
         for what in _REDUCED:
-            ctx.move(rows, parts, op.outputs[0].bytes, phase, f"cross entropy {what}")
+            w.move(f"cross entropy {what}", parts, op.outputs[0].bytes)
 
 
-def kernel_backward(ctx: LayerContext, rows: Rows, o: Operator, op: Kernel) -> None:
+def kernel_backward(w: Writer, op: Kernel) -> None:
     """Write a kernel's backward; of a look-up it scatters gradients into the rows of the table that the rank has."""
+    ctx, o = w.ctx, w.o
     if op.after_exchange and not ctx.experts.sorts:
         return
     fields = ("backward_read", "backward_written")
@@ -65,42 +67,31 @@ def kernel_backward(ctx: LayerContext, rows: Rows, o: Operator, op: Kernel) -> N
                 ctx.layout.placed(op.outputs[0]),
                 wanted(look_up_along(ctx.layout, op.weights[0], op.outputs[0]), op.outputs[0]),
             )
-            ctx.move(rows, hops(ctx.layout, lies, redistribute(lies, wants)), op.outputs[0].bytes, "backward", o.label)
-        look_up_by_product(ctx, rows, o, op, "backward")
-        _row(ctx, rows, o, op, fields, "backward", o.backward_launches, part="weight")
+            w.move(o.label, hops(ctx.layout, lies, redistribute(lies, wants)), op.outputs[0].bytes)
+        look_up_by_product(w, op)
+        _row(w, op, fields, o.backward_launches, part="weight")
         if not op.by_product:
-            _table_gradient(ctx, rows, o, op)
+            _table_gradient(w, op)
         return
     if op.role != "loss":
-        _statistics(ctx, rows, o, op, _between_parts(ctx, op), "backward")
-    _row(ctx, rows, o, op, fields, "backward", o.backward_launches)
-    _cross(ctx, rows, op, "backward")
+        _statistics(w, op, _between_parts(ctx, op))
+    _row(w, op, fields, o.backward_launches)
+    _cross(w, op)
     if isinstance(op, HeadSwap):
-        exchange_heads(ctx, rows, o, op, "backward")
-    _exchange(ctx, rows, o, op, "backward")
+        exchange_heads(w, op)
+    _exchange(w, op)
     if o.sums_read:  # one of the norm's launches
-        _row(
-            ctx,
-            rows,
-            o,
-            op,
-            ("sums_read", ""),
-            "backward",
-            0,
-            part="weight",
-            label=f"{o.label} sums",
-            access="norm sums",
-        )
+        _row(w, op, ("sums_read", ""), 0, part="weight", label=f"{o.label} sums", access="norm sums")
     if op.role == "loss" and ctx.style.gathers_logits:
-        join_logits(ctx, rows, o, op, "backward")
+        join_logits(w, op)
 
 
-def _table_gradient(ctx: LayerContext, rows: Rows, o: Operator, op: Lookup) -> None:
+def _table_gradient(w: Writer, op: Lookup) -> None:
     """Zeros of the whole table, into which gradients are scattered (ATen embedding_dense_backward), and what adds it to its buffer."""
-    words = float(count(ctx.layout.local_tensor(op.weights[0]).dims))
-    made = op.outputs[0].element or ctx.e
-    rows.moves(f"{o.label} gradient zeros", ctx.dtype, 0.0, made * words, "backward", launches=0, part="weight")
-    accumulate(ctx, rows, o.label, words, made)
+    words = float(count(w.ctx.layout.local_tensor(op.weights[0]).dims))
+    made = op.outputs[0].element or w.ctx.e
+    w.moves(f"{w.o.label} gradient zeros", 0.0, made * words, launches=0, part="weight")
+    accumulate(w, w.o.label, words, made)
 
 
 def _found_rows(ctx: LayerContext, op: Lookup) -> Hops:
@@ -129,27 +120,25 @@ def _between_parts(ctx: LayerContext, op: Kernel) -> Hops:
     return hops(ctx.layout, terms, redistribute(terms, {a: p for a, p in terms.items() if p != PARTIAL}))
 
 
-def _statistics(ctx: LayerContext, rows: Rows, o: Operator, op: Kernel, parts: Hops, phase: str) -> None:
+def _statistics(w: Writer, op: Kernel, parts: Hops) -> None:
     """The sums that a norm finds over a width of which each rank has a part: a pass over what it reads, and what adds them up, in fp32."""
     if not parts:
         return
-    backward = phase == "backward"
     elements = float(count(op.moves[0].dims))
-    rows.moves(
-        f"{o.label} sums of parts",
-        ctx.dtype,
-        elements * op.inputs[0].element * (2.0 if backward else 1.0) / ctx.moved_ways(op)[0],
+    w.moves(
+        f"{w.o.label} sums of parts",
+        elements * op.inputs[0].element * (2.0 if w.backward else 1.0) / w.ctx.moved_ways(op)[0],
         0.0,
-        phase,
         call=Traffic("layer"),
         launches=len(op.weights),
     )
     reduced = elements / math.prod(d.size for d in op.reduces)
-    ctx.move(rows, parts, FP32 * op.sums * reduced, phase, f"{o.label} sums")
+    w.move(f"{w.o.label} sums", parts, FP32 * op.sums * reduced)
 
 
-def _exchange(ctx: LayerContext, rows: Rows, o: Operator, op: Kernel, phase: str) -> None:
+def _exchange(w: Writer, op: Kernel) -> None:
     """Bring operands to where a kernel needs them; backward, bring their gradients to where they come from."""
+    ctx, o = w.ctx, w.o
     if op.whole or isinstance(op, Lookup):
         return
     key = tuple(
@@ -159,28 +148,28 @@ def _exchange(ctx: LayerContext, rows: Rows, o: Operator, op: Kernel, phase: str
         ctx.layout.known[key] = _moved_operands(ctx.layout, o, op)
     for place, forth, back in ctx.layout.known[key]:
         tensor = op.inputs[place]
-        ctx.move(rows, back if phase == "backward" else forth, tensor.bytes, phase, f"{o.label} {tensor.name}")
+        w.move(f"{o.label} {tensor.name}", back if w.backward else forth, tensor.bytes)
 
 
-def _cross(ctx: LayerContext, rows: Rows, op: Kernel, phase: str) -> None:
+def _cross(w: Writer, op: Kernel) -> None:
     """Make tokens of the columns in which a kernel's last input comes, or columns of its gradient; without sequence parallelism all ranks
     gather them.
 
     Ranks' columns are put side by side behind an all_to_all, and cut apart before that of the gradients, whose tokens are put one behind
     the other (NVIDIA/NeMo parallel_adapters.py, _All2AllHp2Sp).
     """
+    ctx = w.ctx
     if not op.crosses or ctx.layout.ranks(TENSOR) == 1:
         return
     made = op.inputs[-1]
-    size, backward = made.bytes / ctx.ways(made.dims), phase == "backward"
-    part = "input" if backward else ""
+    size = made.bytes / ctx.ways(made.dims)
     if TENSOR not in ctx.layout.axes(made.dims):
-        if not backward:
-            ctx.collective(rows, "all_gather", size, phase, made.name)
+        if not w.backward:
+            w.collective(made.name, "all_gather", size)
         return
-    ctx.collective(rows, "all_to_all", size, phase, made.name, axes=(TENSOR,), part=part)
-    passes = 2 if backward else 1
-    rows.moves(f"{made.name} side by side", ctx.dtype, passes * size, passes * size, phase, launches=passes)
+    w.collective(made.name, "all_to_all", size, axes=(TENSOR,), part=w.part)
+    passes = 2 if w.backward else 1
+    w.moves(f"{made.name} side by side", passes * size, passes * size, launches=passes)
 
 
 def _moved_operands(layout: Layout, o: Operator, op: Kernel) -> list[tuple[int, Hops, Hops]]:
@@ -214,24 +203,22 @@ def _moved(ctx: LayerContext, o: Operator, op: Kernel, what: str) -> float:
 
 
 def _row(
-    ctx: LayerContext,
-    rows: Rows,
-    o: Operator,
+    w: Writer,
     op: Kernel,
     fields: tuple[str, str],
-    phase: str,
     launches: int,
     part: str | None = None,
     label: str = "",
     access: str = "",
 ) -> None:
     """Add a kernel; `fields`: what it reads and writes."""
-    read, written = (_moved(ctx, o, op, name) for name in fields)
-    access = access or ("scores backward" if op.access == "scores" and phase == "backward" else op.access or "layer")
+    ctx = w.ctx
+    read, written = (_moved(ctx, w.o, op, name) for name in fields)
+    access = access or ("scores backward" if op.access == "scores" and w.backward else op.access or "layer")
     if op.after_exchange and ctx.style.exchange_sorts and ctx.experts.kind == "once_per_node":
         access = "exchange"
-    if op.sums_rows == ("backward" if phase == "backward" else "forward"):
+    if op.sums_rows == ("backward" if w.backward else "forward"):
         access = "sorted" if ctx.style.sorts_row_sums else "atomic"
     mine = ctx.experts.count // ctx.layout.ranks(EXPERT)
-    launches = launches * (mine if op.looped else 1) + op.per_expert * mine * (2 if phase == "backward" else 1)
-    rows.moves(label or o.label, ctx.dtype, read, written, phase, call=Traffic(access), launches=launches, part=part)
+    launches = launches * (mine if op.looped else 1) + op.per_expert * mine * (2 if w.backward else 1)
+    w.moves(label or w.o.label, read, written, call=Traffic(access), launches=launches, part=part)

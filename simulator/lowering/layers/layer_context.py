@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass, field
-from typing import Any
 
-from simulator.lowering.layers.division import Division, Hops, divide
-from simulator.lowering.layers.rows import Rows
+from simulator.lowering.layers.division import Division, divide
 from simulator.lowering.resolve.expert_rules import Groups
 from simulator.partition.layout import Layout
 from simulator.partition.strategies.base import TENSOR
 from simulator.partition.strategies.experts import EXPERT
-from simulator.program.calls import Convolved, Product
 from simulator.remembered import hashed_once
 from simulator.workload.graph import Dim, Kernel
 from simulator.workload.graph import Product as ProductOp
@@ -137,83 +134,3 @@ class LayerContext:
             ways = [1.0 if op.whole else self.ways(moved.dims, moved.joined) for moved in op.moves]
             self._moved[id(op)] = op, tuple(ways[:1] if all(each == ways[0] for each in ways) else ways)
         return self._moved[id(op)][1]
-
-    def collective(
-        self,
-        rows: Rows,
-        name: str,
-        message: float,
-        phase: str,
-        label: str,
-        beside: int = -1,
-        always: bool = False,
-        axes: tuple[str, ...] = (),
-        part: str = "",
-        launches: int = 1,
-    ) -> None:
-        """Add a collective of the tensor-parallel ranks, or of those along some `axes`; none without a name.
-
-        It runs beside a row where the framework can, or `always`; 0 launches: another row starts it.
-        """
-        if name:
-            rows.sends(
-                label,
-                name,
-                message,
-                self.group(axes) if axes else self.groups.tensor,
-                self.dtype,
-                phase,
-                beside=beside if self.overlaps or always else -1,
-                part=part,
-                launches=launches,
-            )
-
-    def move(
-        self, rows: Rows, hops: Hops, size: float, phase: str, label: str, beside: int = -1, part: str = ""
-    ) -> None:
-        """Add the collectives that change a tensor's placement.
-
-        Args:
-            size: of the whole tensor [B].
-        """
-        for hop in hops:
-            copy = hop.collective in self.copied and hop.axis == TENSOR and not part
-            parts = hop.axis == TENSOR and hop.collective in ("all_gather", "reduce_scatter")
-            message = size / hop.ways * (self.padded if parts else 1.0)
-            if copy and hop.collective == "reduce_scatter":
-                self._ordered(rows, message, phase, label)
-            self.collective(rows, hop.collective, message, phase, label, beside, axes=(hop.axis,), part=part)
-            if copy and hop.collective != "reduce_scatter":
-                self._ordered(rows, message, phase, label)
-
-    def _ordered(self, rows: Rows, size: float, phase: str, label: str) -> None:
-        """Copy sequences from where each rank's parts lie behind each other, or to there."""
-        rows.moves(f"{label} parts of sequences", self.dtype, size, size, phase)
-
-    def product(
-        self, rows: Rows, label: str, shape: tuple[int, int, int, int], order: str, phase: str, **more: Any
-    ) -> int:
-        """Add a GEMM row; returns its index.
-
-        Args:
-            more: `windows`: `shared` and `saved` of `calls.Convolved`; `narrow`, `accumulates`; else columns of the row.
-        """
-        b, m, n, k = shape
-        windows = more.pop("windows", None)
-        shared = windows[0] if windows else 1.0
-        left, right = (m * k, k * n / shared) if order == "NT" else (m * k / shared, k * n)
-        narrow = more.pop("narrow", False) and self.precision.quantises
-        dtype, e = (self.precision.gemm, self.precision.quantised_element) if narrow else (self.dtype, self.e)
-        out = 4.0 if more.pop("accumulates", False) else self.e
-        return rows.add(
-            label=label,
-            work="gemm",
-            shape=shape,
-            call=Convolved(order, *windows) if windows else Product(order),
-            dtype=dtype,
-            flops=2.0 * b * m * n * k,
-            read=b * (left + right) * e + (b * m * n * out if out != self.e else 0.0),
-            written=b * m * n * out,
-            phase=phase,
-            **more,
-        )

@@ -8,22 +8,13 @@ from __future__ import annotations
 
 import functools
 
-from simulator.lowering.layers.layer_context import LayerContext
-from simulator.lowering.layers.rows import Rows
+from simulator.lowering.layers.writer import Writer
 
 __all__ = ["write_in_pieces"]
 
 
 def write_in_pieces(
-    ctx: LayerContext,
-    rows: Rows,
-    label: str,
-    shape: tuple[int, int, int, int],
-    order: str,
-    phase: str,
-    gathered: float,
-    scattered: float,
-    **more: object,
+    w: Writer, label: str, shape: tuple[int, int, int, int], order: str, gathered: float, scattered: float, narrow: bool
 ) -> None:
     """Write a GEMM cut along its rows: each piece's gather runs beside the product before it, its scatter beside the next.
 
@@ -37,17 +28,18 @@ def write_in_pieces(
     Args:
         gathered, scattered: bytes of the whole collective before and after the product; 0 = none.
     """
+    ctx = w.ctx
     b, m, n, k = shape
     pieces = min(ctx.splits, m)
     started, before = pieces * (1 + bool(gathered) + bool(scattered)), -1
-    message = functools.partial(ctx.collective, always=True, launches=0)
     for i in range(pieces):
+        piece, message = f"{label} piece {i}", functools.partial(w.collective, always=True, launches=0)
         if gathered:
-            message(rows, "all_gather", gathered / pieces, phase, f"{label} piece {i}", beside=before)
+            message(piece, "all_gather", gathered / pieces, beside=before)
         size, launches = m // pieces + (i < m % pieces), 0 if i else started
-        before = ctx.product(rows, f"{label} piece {i}", (b, size, n, k), order, phase, launches=launches, **more)
+        before = w.product(piece, (b, size, n, k), order, narrow=narrow, launches=launches)
         if scattered:
             following = before + 2 if i + 1 < pieces else -1
-            message(rows, "reduce_scatter", scattered / pieces, phase, f"{label} piece {i}", beside=following)
+            message(piece, "reduce_scatter", scattered / pieces, beside=following)
     if scattered and ctx.copied:
-        rows.moves(f"{label} sum of pieces", ctx.dtype, scattered, scattered / ctx.tensor, phase)
+        w.moves(f"{label} sum of pieces", scattered, scattered / ctx.tensor)

@@ -18,7 +18,7 @@ from typing import Any
 
 from simulator.lowering.layers.division import Division, Hop
 from simulator.lowering.layers.layer_context import LayerContext
-from simulator.lowering.layers.rows import Rows
+from simulator.lowering.layers.writer import Writer
 from simulator.workload.operator import Operator
 
 __all__ = ["in_panels", "input_gradient_panels", "product_panels", "weight_gradient_panels"]
@@ -33,58 +33,54 @@ def in_panels(ctx: LayerContext, d: Division) -> bool:
     return x.ranks == w.ranks and d.shape[3] % x.ranks == 0
 
 
-def product_panels(
-    ctx: LayerContext, rows: Rows, o: Operator, d: Division, gathered: float, order: str, phase: str, narrow: bool
-) -> int:
+def product_panels(w: Writer, d: Division, gathered: float, order: str, narrow: bool) -> int:
     """Write a product; returns its last row.
 
     Args:
         gathered: bytes of x.
     """
-    (b, m, _, k), x, w = d.shape, d.around.gathers[0], d.around.weights[0]
+    (b, m, _, k), x, y = d.shape, d.around.gathers[0], d.around.weights[0]
     row = -1
     for i in range(x.ranks):
-        label, one = f"{o.label} panel {i}", gathered / x.ways / x.ranks
-        each = [_panel(o, gathered, j) / w.ways / w.ranks for j in range(len(d.widths))]
+        label, one = f"{w.o.label} panel {i}", gathered / x.ways / x.ranks
+        each = [_panel(w.o, gathered, j) / y.ways / y.ranks for j in range(len(d.widths))]
         first = one >= sum(each)
-        _send(ctx, rows, x, "broadcast", one, phase, label, beside=row if first else -1)
+        _send(w, x, "broadcast", one, label, beside=row if first else -1)
         for j, width in enumerate(d.widths):
             hidden = row if j == 0 and not first else -1
-            _send(ctx, rows, w, "broadcast", each[j], phase, f"{label} weight", beside=hidden)
-            row = ctx.product(rows, label, (b, m, width, k // x.ranks), order, phase, narrow=narrow)
+            _send(w, y, "broadcast", each[j], f"{label} weight", beside=hidden)
+            row = w.product(label, (b, m, width, k // x.ranks), order, narrow=narrow)
     return row
 
 
-def input_gradient_panels(
-    ctx: LayerContext, rows: Rows, o: Operator, d: Division, gathered: float, narrow: bool
-) -> None:
+def input_gradient_panels(w: Writer, d: Division, gathered: float, narrow: bool) -> None:
     """Write the gradient of x; arguments as of `product_panels`."""
-    (b, m, _, k), x, w = d.shape, d.around.gathers[0], d.around.weights[0]
+    o = w.o
+    (b, m, _, k), x, y = d.shape, d.around.gathers[0], d.around.weights[0]
     row = -1
     for i in range(x.ranks):
         label = f"{o.label} input gradient panel {i}"
         for j, width in enumerate(d.widths):
-            size = _panel(o, gathered, j) / w.ways / w.ranks
-            _send(ctx, rows, w, "broadcast", size, "backward", f"{label} weight", beside=row)
+            size = _panel(o, gathered, j) / y.ways / y.ranks
+            _send(w, y, "broadcast", size, f"{label} weight", beside=row)
             shape = (b, m, k // x.ranks, width)
-            row = ctx.product(rows, label, shape, "NN", "backward", part="input", narrow=narrow)
-        _send(ctx, rows, x, "reduce", o.shape[1] * o.shape[3] * ctx.e / x.ways / x.ranks, "backward", label)
+            row = w.product(label, shape, "NN", narrow=narrow)
+        _send(w, x, "reduce", o.shape[1] * o.shape[3] * w.ctx.e / x.ways / x.ranks, label)
 
 
-def weight_gradient_panels(
-    ctx: LayerContext, rows: Rows, o: Operator, d: Division, gathered: float, narrow: bool
-) -> None:
+def weight_gradient_panels(w: Writer, d: Division, gathered: float, narrow: bool) -> None:
     """Write the gradients of the weights; arguments as of `product_panels`."""
-    (b, m, _, k), x, w = d.shape, d.around.gathers[0], d.around.weights[0]
+    o = w.o
+    (b, m, _, k), x, y = d.shape, d.around.gathers[0], d.around.weights[0]
     row = -1
     for i in range(x.ranks):
         label = f"{o.label} weight gradient panel {i}"
-        _send(ctx, rows, x, "broadcast", gathered / x.ways / x.ranks, "backward", label, beside=row, part="weight")
+        _send(w, x, "broadcast", gathered / x.ways / x.ranks, label, beside=row, part="weight")
         for j, width in enumerate(d.widths):
             shape = (b, width, k // x.ranks, m)
-            row = ctx.product(rows, label, shape, "NT", "backward", part="weight", narrow=narrow)
-            size = o.shape[3] * o.widths[j] * ctx.e / w.ways / w.ranks
-            _send(ctx, rows, w, "reduce", size, "backward", label, part="weight")
+            row = w.product(label, shape, "NT", part="weight", narrow=narrow)
+            size = o.shape[3] * o.widths[j] * w.ctx.e / y.ways / y.ranks
+            _send(w, y, "reduce", size, label, part="weight")
 
 
 def _panel(o: Operator, gathered: float, place: int) -> float:
@@ -92,5 +88,5 @@ def _panel(o: Operator, gathered: float, place: int) -> float:
     return gathered / o.shape[1] * o.widths[place]
 
 
-def _send(ctx: LayerContext, rows: Rows, hop: Hop, name: str, size: float, phase: str, label: str, **more: Any) -> None:
-    ctx.collective(rows, name, size, phase, label, axes=(hop.axis,), **more)
+def _send(w: Writer, hop: Hop, name: str, size: float, label: str, **more: Any) -> None:
+    w.collective(label, name, size, axes=(hop.axis,), **more)

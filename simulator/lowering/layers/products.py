@@ -18,7 +18,8 @@ from simulator.lowering.layers.layer_context import LayerContext
 from simulator.lowering.layers.overlapped_gemm import write_in_pieces
 from simulator.lowering.layers.panels import in_panels, input_gradient_panels, product_panels, weight_gradient_panels
 from simulator.lowering.layers.ring_scores import goes_round, round_backward, round_forward
-from simulator.lowering.layers.rows import Rows, fetch
+from simulator.lowering.layers.rows import fetch
+from simulator.lowering.layers.writer import Writer
 from simulator.units import BYTES_PER_ELEMENT, FP32
 from simulator.workload.blocks.experts import LAUNCHES_PER_EXPERT
 from simulator.workload.graph import Convolution, Product
@@ -27,12 +28,13 @@ from simulator.workload.operator import Operator
 __all__ = ["product_backward", "product_forward"]
 
 
-def product_forward(ctx: LayerContext, rows: Rows, o: Operator, op: Product, phase: str) -> None:
+def product_forward(w: Writer, op: Product) -> None:
     """Write a product, what brings its input together and what sums its output."""
+    ctx, o = w.ctx, w.o
     d = ctx.division(o)
-    _fetch(ctx, rows, o, op, d, phase)
+    _fetch(w, op, d)
     if goes_round(ctx, o, op):
-        round_forward(ctx, rows, o, op, d.shape, phase)
+        round_forward(w, op, d.shape)
         return
     whole = op.adapted and bool(d.around.gathers)
     piecewise = _piecewise(ctx, op, d) and not whole
@@ -40,64 +42,66 @@ def product_forward(ctx: LayerContext, rows: Rows, o: Operator, op: Product, pha
     panels = in_panels(ctx, d)
     if not piecewise and not panels:
         for _ in d.widths if ctx.style.gathers_by_product else d.widths[:1]:
-            ctx.move(rows, d.around.gathers, gathered, phase, o.label)
+            w.move(o.label, d.around.gathers, gathered)
     b, m, _, k = d.shape
     narrow = o.has_weight and op.quantised
     if narrow:
         # a norm stands before a product divided by columns (LayerNormLinear of Transformer Engine)
         norm = d.around.columns and not d.around.experts and not whole
         narrowed = () if whole else d.around.gathers
-        _quantise(ctx, rows, o.label, op, d, float(b * m * k), phase, narrowed, after_norm=norm)
-    _widen(ctx, rows, o, op, d, phase)
+        _quantise(w, o.label, op, d, float(b * m * k), narrowed, after_norm=norm)
+    _widen(w, op, d)
     if ctx.style.autocast and o.has_weight and not op.frozen:
-        _cast_weights(ctx, rows, o, d, phase)
+        _cast_weights(w, d)
     if piecewise:
         before, after = gathered if d.around.gathers else 0.0, scattered if d.around.sums else 0.0
-        write_in_pieces(ctx, rows, o.label, d.shape, "TN", phase, before, after, narrow=narrow)
+        write_in_pieces(w, o.label, d.shape, "TN", before, after, narrow=narrow)
         return
     order = "TN" if o.has_weight or op.makes_scores else "NN"
     launches = _launches(ctx, op, b) if d.around.experts else o.launches
     if panels:
-        row = product_panels(ctx, rows, o, d, gathered, order, phase, narrow)
+        row = product_panels(w, d, gathered, order, narrow)
     for i, width in enumerate(() if panels else d.widths):
-        ctx.move(rows, d.around.weights, _matrix(ctx, o, op, i), phase, f"{o.label} weight")
+        w.move(f"{o.label} weight", d.around.weights, _matrix(ctx, o, op, i))
         each = (b, m, width, k)
-        row = ctx.product(rows, o.label, each, order, phase, launches=launches, narrow=narrow, windows=_windows(op))
+        row = w.product(o.label, each, order, launches=launches, narrow=narrow, windows=_windows(op))
     if op.makes_scores:
-        exchange_keys(ctx, rows, o, heads_held(ctx, o, op.inputs[1].dims), o.shape[3], phase, row)
-    ctx.move(rows, d.around.sums, scattered, phase, o.label)
+        exchange_keys(w, heads_held(ctx, o, op.inputs[1].dims), o.shape[3], row)
+    w.move(o.label, d.around.sums, scattered)
     if op.gathers and d.around.columns and ctx.tensor > 1:
-        ctx.collective(rows, "all_gather", scattered, phase, f"{o.label} output")
+        w.collective(f"{o.label} output", "all_gather", scattered)
 
 
-def product_backward(ctx: LayerContext, rows: Rows, o: Operator, op: Product) -> None:
+def product_backward(w: Writer, op: Product) -> None:
     """Write the gradients of a product."""
+    ctx, o = w.ctx, w.o
     if o.has_weight:
-        _linear_backward(ctx, rows, o, op)
+        _linear_backward(w, op)
         return
     b, m, n, k = shape = ctx.division(o).shape
     if goes_round(ctx, o, op):
-        round_backward(ctx, rows, o, op, shape)
+        round_backward(w, op, shape)
         return
     launches = max(1, o.backward_launches // 2)
     if not op.fixed:
         order = "NN" if op.makes_scores else "TN"
-        row = ctx.product(rows, f"{o.label} gradient", (b, m, k, n), order, "backward", part="input", launches=launches)
+        row = w.product(f"{o.label} gradient", (b, m, k, n), order, launches=launches)
     if op.makes_scores:
-        exchange_keys(ctx, rows, o, heads_held(ctx, o, op.inputs[1].dims), o.shape[3], "backward", row)
-    ctx.product(rows, f"{o.label} gradient", (b, k, n, m), "NT", "backward", part="input", launches=launches)
+        exchange_keys(w, heads_held(ctx, o, op.inputs[1].dims), o.shape[3], row)
+    w.product(f"{o.label} gradient", (b, k, n, m), "NT", launches=launches)
 
 
-def _fetch(ctx: LayerContext, rows: Rows, o: Operator, op: Product, d: Division, phase: str) -> None:
+def _fetch(w: Writer, op: Product, d: Division) -> None:
     """Have the hooks of a product's modules run: one module per weight, and per expert.
 
     Weights of experts are small enough to be gathered several together, and gradients to be scattered so: each is then put together from
     every rank's part, and cut into such, in a loop (DeepSpeed, AllGatherCoalescedHandle.wait and reduce_scatter_coalesced).
     """
-    if ctx.fetches and o.has_weight:
+    o = w.o
+    if w.ctx.fetches and o.has_weight:
         modules = len(o.widths) * (d.shape[0] if d.around.experts else 1)
-        passes = 0 if not op.looped else 2 if phase == "backward" else 1
-        fetch(rows, o.label, modules, phase, passes * modules * ctx.fetches)
+        passes = 0 if not op.looped else 2 if w.backward else 1
+        fetch(w.rows, o.label, modules, w.phase, passes * modules * w.ctx.fetches)
 
 
 def _launches(ctx: LayerContext, op: Product, experts: int) -> int:
@@ -128,26 +132,19 @@ def _gathered(ctx: LayerContext, o: Operator, op: Product, width: int, wide: boo
 
 
 def _quantise(
-    ctx: LayerContext,
-    rows: Rows,
-    label: str,
-    op: Product,
-    d: Division,
-    elements: float,
-    phase: str,
-    gathers: Hops,
-    after_norm: bool = False,
+    w: Writer, label: str, op: Product, d: Division, elements: float, gathers: Hops, after_norm: bool = False
 ) -> None:
     """Make narrow copies of a product's operand, where no kernel that runs anyway does it; before what gathers it.
 
     Fused products of experts make those of what lies between them: the second's input, and the gradient of the first's output.
     """
-    between = d.around.columns if phase == "backward" else d.around.rows
+    ctx = w.ctx
+    between = d.around.columns if w.backward else d.around.rows
     if not (ctx.style.fuses_experts and d.around.experts and between):
         shards = math.prod(hop.ranks for hop in gathers) if ctx.precision.gathers_narrow else 1
         experts = d.shape[0] if d.around.experts else 1
         add_casts(
-            rows,
+            w.rows,
             label,
             elements,
             ctx.precision,
@@ -156,39 +153,38 @@ def _quantise(
             ctx.style.casts_apart,
             experts,
             across=not op.frozen,
-            phase=phase,
+            phase=w.phase,
         )
 
 
-def _linear_backward(ctx: LayerContext, rows: Rows, o: Operator, op: Product) -> None:
+def _linear_backward(w: Writer, op: Product) -> None:
     """Input gradient (NN), weight gradient (NT, added into the gradient buffer), bias gradient; of each product."""
+    ctx, o = w.ctx, w.o
     d = ctx.division(o)
-    _fetch(ctx, rows, o, op, d, "backward")
-    _widen(ctx, rows, o, op, d, "backward")
-    _transpose(ctx, rows, o, op, d)
+    _fetch(w, op, d)
+    _widen(w, op, d)
+    _transpose(w, op, d)
     b, m, _, k = d.shape
     piecewise = _piecewise(ctx, op, d) and bool(d.around.gathers_back)
     panels, around = in_panels(ctx, d), d.around
     if not piecewise:
-        ctx.move(rows, around.gathers_back, _gathered(ctx, o, op, o.shape[2]), "backward", o.label)
+        w.move(o.label, around.gathers_back, _gathered(ctx, o, op, o.shape[2]))
     wide = o.shape[1] * o.shape[3] * ctx.e
     if panels:
-        _gradient_panels(ctx, rows, o, op)
+        _gradient_panels(w, op)
     for i, width in enumerate(() if panels else d.widths):
-        ctx.move(rows, _again(ctx, around.weights), _matrix(ctx, o, op, i), "backward", f"{o.label} weight")
+        w.move(f"{o.label} weight", _again(ctx, around.weights), _matrix(ctx, o, op, i))
         each = (b, m, width, k)
-        wgrad = _gradients(ctx, rows, o, op, each, i, piecewise)
+        wgrad = _gradients(w, op, each, i, piecewise)
         if _sums_apart(ctx, around.sums_back) or i + 1 == len(o.widths):
-            ctx.move(rows, around.sums_back, wide, "backward", o.label, beside=wgrad)
+            w.move(o.label, around.sums_back, wide, beside=wgrad)
     if not panels:
-        sum_input_gradients(ctx, rows, o, wide / _divided(ctx, d))
+        sum_input_gradients(w, wide / _divided(ctx, d))
     if o.backward_read:
-        rows.moves(
+        w.moves(
             f"{o.label} bias gradient",
-            ctx.dtype,
             o.backward_read / _bias_share(ctx, op, d),
             0.0,
-            "backward",
             launches=2 * (d.shape[0] if op.looped else 1),
             part="weight",
         )
@@ -213,18 +209,19 @@ def _divided(ctx: LayerContext, d: Division) -> int:
     return math.prod([hop.ways for hop in sums[:1]] + scattered)
 
 
-def _gradient_panels(ctx: LayerContext, rows: Rows, o: Operator, op: Product) -> None:
+def _gradient_panels(w: Writer, op: Product) -> None:
     """Both gradients by panels, and what adds those of the weights into their buffer."""
+    ctx, o = w.ctx, w.o
     d = ctx.division(o)
     b, m, n, _ = d.shape
     narrow = op.quantised
     if narrow:
-        _quantise(ctx, rows, f"{o.label} output gradient", op, d, float(b * m * n), "backward", d.around.gathers_back)
-    input_gradient_panels(ctx, rows, o, d, _gathered(ctx, o, op, o.shape[3]), narrow)
+        _quantise(w, f"{o.label} output gradient", op, d, float(b * m * n), d.around.gathers_back)
+    input_gradient_panels(w, d, _gathered(ctx, o, op, o.shape[3]), narrow)
     if op.frozen:
         return
-    weight_gradient_panels(ctx, rows, o, d, _gathered(ctx, o, op, o.shape[3]), narrow)
-    accumulate(ctx, rows, o.label, float(b * n * d.shape[3]), ctx.e, d.around.scatters)
+    weight_gradient_panels(w, d, _gathered(ctx, o, op, o.shape[3]), narrow)
+    accumulate(w, o.label, float(b * n * d.shape[3]), ctx.e, d.around.scatters)
 
 
 def _bias_share(ctx: LayerContext, op: Product, d: Division) -> float:
@@ -234,49 +231,38 @@ def _bias_share(ctx: LayerContext, op: Product, d: Division) -> float:
     return ctx.tensor if d.around.columns else 1
 
 
-def _gradients(
-    ctx: LayerContext,
-    rows: Rows,
-    o: Operator,
-    op: Product,
-    shape: tuple[int, int, int, int],
-    place: int,
-    piecewise: bool,
-) -> int:
+def _gradients(w: Writer, op: Product, shape: tuple[int, int, int, int], place: int, piecewise: bool) -> int:
     """Write both gradients of one of an operation's products, the first as its inputs arrive; returns the second's row.
 
     Args:
         place: number of the product; the first gathers what all read.
     """
+    ctx, o = w.ctx, w.o
     b, m, n, k = shape
     d, narrow = ctx.division(o), op.quantised
     launches = _launches(ctx, op, b) if d.around.experts else 1
     if narrow:
         label = f"{o.label} output gradient"
-        _quantise(ctx, rows, label, op, d, float(b * m * n), "backward", d.around.gathers_back)
+        _quantise(w, label, op, d, float(b * m * n), d.around.gathers_back)
     name, dgrad = f"{o.label} input gradient", -1
     if piecewise:
         gathered = _gathered(ctx, o, op, o.shape[2])
-        write_in_pieces(ctx, rows, name, (b, m, k, n), "NN", "backward", gathered, 0.0, part="input", narrow=narrow)
+        write_in_pieces(w, name, (b, m, k, n), "NN", gathered, 0.0, narrow=narrow)
     elif not op.fixed:
         into, windows = _into_input(op, shape)
-        dgrad = ctx.product(
-            rows, name, into, "NN", "backward", part="input", narrow=narrow, launches=launches, windows=windows
-        )
+        dgrad = w.product(name, into, "NN", narrow=narrow, launches=launches, windows=windows)
     if narrow:
-        _rescale(ctx, rows, name, float(b * m * k), "input")
+        _rescale(w, name, float(b * m * k), "input")
     if op.frozen:
         return dgrad
     if place == 0 and not ctx.style.keeps_gathered_inputs:
         again = _gathered(ctx, o, op, o.shape[3])
-        ctx.move(rows, _again(ctx, d.around.gathers), again, "backward", f"{o.label} input", beside=dgrad)
+        w.move(f"{o.label} input", _again(ctx, d.around.gathers), again, beside=dgrad)
     fused = ctx.style.fused_wgrad_accumulation and not d.around.scatters
-    wgrad = ctx.product(
-        rows,
+    wgrad = w.product(
         f"{o.label} weight gradient",
         (b, n, k, m),
         "NT",
-        "backward",
         part="weight",
         accumulates=fused,
         narrow=narrow,
@@ -284,19 +270,12 @@ def _gradients(
         windows=_windows(op),
     )
     if narrow:
-        _rescale(ctx, rows, f"{o.label} weight gradient", float(b * n * k), "weight")
-    ctx.move(
-        rows,
-        d.around.scatters,
-        o.shape[3] * o.widths[place] * ctx.e,
-        "backward",
-        f"{o.label} weight gradient",
-        part="weight",
-    )
+        _rescale(w, f"{o.label} weight gradient", float(b * n * k), "weight")
+    w.move(f"{o.label} weight gradient", d.around.scatters, o.shape[3] * o.widths[place] * ctx.e, part="weight")
     if op.looped and ctx.style.expert_loop == "slices":
-        _slice_gradients(ctx, rows, o, (b, n, k))
+        _slice_gradients(w, (b, n, k))
     if not fused:
-        accumulate(ctx, rows, o.label, float(b * n * k), ctx.e, d.around.scatters)
+        accumulate(w, o.label, float(b * n * k), ctx.e, d.around.scatters)
     return wgrad
 
 
@@ -320,59 +299,52 @@ def _into_input(
     return (b, round(m * op.taps / read), k // op.taps, round(n * read)), windows
 
 
-def _slice_gradients(ctx: LayerContext, rows: Rows, o: Operator, shape: tuple[int, int, int]) -> None:
+def _slice_gradients(w: Writer, shape: tuple[int, int, int]) -> None:
     """Make the gradient of all experts' tensor out of each one's: zeros of the whole, the slice copied in, the sum with the others'."""
     experts, n, k = shape
-    one = ctx.e * float(n * k)
-    rows.moves(
-        f"{o.label} gradients of slices",
-        ctx.dtype,
+    one = w.ctx.e * float(n * k)
+    w.moves(
+        f"{w.o.label} gradients of slices",
         (2 * experts + 1) * experts * one,
         (2 * experts + 1) * experts * one,
-        "backward",
         launches=3 * experts,
         part="weight",
     )
 
 
-def _cast_weights(ctx: LayerContext, rows: Rows, o: Operator, d: Division, phase: str) -> None:
+def _cast_weights(w: Writer, d: Division) -> None:
     """Copy fp32 weights into the format of the product: once per forward pass, which autocast keeps for the backward pass."""
     b, _, _, k = d.shape
     elements = float(b * sum(d.widths) * k)
-    rows.moves(f"{o.label} weight cast", ctx.dtype, FP32 * elements, ctx.e * elements, phase, launches=len(d.widths))
+    w.moves(f"{w.o.label} weight cast", FP32 * elements, w.ctx.e * elements, launches=len(d.widths))
 
 
-def _widen(ctx: LayerContext, rows: Rows, o: Operator, op: Product, d: Division, phase: str) -> None:
+def _widen(w: Writer, op: Product, d: Division) -> None:
     """Make weights that stand in 4 bits as wide as the product needs them (bitsandbytes' dequantize_4bit, before each product)."""
     if not op.matrices or op.matrices[0].element >= 1.0:
         return
     b, _, _, k = d.shape
     elements = float(b * sum(d.widths) * k)
-    rows.moves(
-        f"{o.label} weight widened",
-        ctx.dtype,
-        op.matrices[0].element * elements,
-        ctx.e * elements,
-        phase,
-        launches=len(d.widths),
+    w.moves(
+        f"{w.o.label} weight widened", op.matrices[0].element * elements, w.ctx.e * elements, launches=len(d.widths)
     )
 
 
-def _transpose(ctx: LayerContext, rows: Rows, o: Operator, op: Product, d: Division) -> None:
+def _transpose(w: Writer, op: Product, d: Division) -> None:
     """Make the copy of weights in 8 bits that the gradient of the input reads, where products take one layout only; nobody keeps it.
 
     NVIDIA/TransformerEngine 1.6 to 1.13, pytorch/module/linear.py: transpose_2d, of which Megatron-Core's
     disable_parameter_transpose_cache lets nothing stand.
     """
-    if not (op.frozen and op.quantised and ctx.precision.copies_alike and op.matrices[0].element == 1.0):
+    if not (op.frozen and op.quantised and w.ctx.precision.copies_alike and op.matrices[0].element == 1.0):
         return
     b, _, _, k = d.shape
     size = float(b * sum(d.widths) * k)
-    rows.moves(f"{o.label} weight transposed", ctx.dtype, size, size, "backward", call=TRANSPOSED)
+    w.moves(f"{w.o.label} weight transposed", size, size, call=TRANSPOSED)
 
 
-def _rescale(ctx: LayerContext, rows: Rows, label: str, elements: float, part: str) -> None:
+def _rescale(w: Writer, label: str, elements: float, part: str) -> None:
     """Multiply a product by the scales of its rows and columns, where it is made without them."""
-    if ctx.precision.rescales:
-        moved = ctx.e * elements
-        rows.moves(f"{label} rescaled", ctx.dtype, moved, moved, "backward", part=part)
+    if w.ctx.precision.rescales:
+        moved = w.ctx.e * elements
+        w.moves(f"{label} rescaled", moved, moved, part=part)

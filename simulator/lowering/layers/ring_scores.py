@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from simulator.lowering.layers.attention import heads_held
 from simulator.lowering.layers.layer_context import LayerContext
-from simulator.lowering.layers.rows import Rows
+from simulator.lowering.layers.writer import Writer
 from simulator.partition.strategies.context import QUERIES, RING_SELF_ATTENTION, attention_exchange
 from simulator.workload.graph import Product
 from simulator.workload.operator import Operator
@@ -34,51 +34,40 @@ def goes_round(ctx: LayerContext, o: Operator, op: Product) -> bool:
     return op.reads_keys and o.peers > 1 and ctx.exchange == RING_SELF_ATTENTION
 
 
-def round_forward(
-    ctx: LayerContext, rows: Rows, o: Operator, op: Product, shape: tuple[int, int, int, int], phase: str
-) -> None:
+def round_forward(w: Writer, op: Product, shape: tuple[int, int, int, int]) -> None:
     """Write a product of which the ranks have parts of the right operand; `shape`: of all blocks together."""
-    _collective(ctx, rows, o, op, attention_exchange(QUERIES).keys, phase)
+    _collective(w, op, attention_exchange(QUERIES).keys)
     place = _COLUMNS if op.makes_scores else _DEPTH
-    _blocks(ctx, rows, o, o.label, shape, place, "TN" if op.makes_scores else "NN", phase, fresh=op.makes_scores)
+    _blocks(w, w.o.label, shape, place, "TN" if op.makes_scores else "NN", fresh=op.makes_scores)
 
 
-def round_backward(ctx: LayerContext, rows: Rows, o: Operator, op: Product, shape: tuple[int, int, int, int]) -> None:
+def round_backward(w: Writer, op: Product, shape: tuple[int, int, int, int]) -> None:
     """Write both gradients of such a product."""
     b, m, n, k = shape
-    label = f"{o.label} gradient"
-    ctx.product(rows, label, (b, k, n, m), "NT", "backward", part="input")
+    label = f"{w.o.label} gradient"
+    w.product(label, (b, k, n, m), "NT")
     exchange = attention_exchange(QUERIES, whole_gradients=True)
-    _collective(ctx, rows, o, op, exchange.gradients, "backward")
-    _collective(ctx, rows, o, op, exchange.keys, "backward")
+    _collective(w, op, exchange.gradients)
+    _collective(w, op, exchange.keys)
     place, order = (_DEPTH, "NN") if op.makes_scores else (_COLUMNS, "TN")
-    _blocks(ctx, rows, o, label, (b, m, k, n), place, order, "backward")
+    _blocks(w, label, (b, m, k, n), place, order)
 
 
-def _collective(ctx: LayerContext, rows: Rows, o: Operator, op: Product, name: str, phase: str) -> None:
+def _collective(w: Writer, op: Product, name: str) -> None:
     """One among the ranks of a sequence, of the right operand or its gradient."""
+    ctx = w.ctx
     batch, keys, _, width = op.inputs[1].dims
-    groups = heads_held(ctx, o, op.inputs[1].dims)
-    rows.sends(
-        f"{o.label} {'keys' if op.makes_scores else 'values'}",
+    groups = heads_held(ctx, w.o, op.inputs[1].dims)
+    w.sends(
+        f"{w.o.label} {'keys' if op.makes_scores else 'values'}",
         name,
         float(batch.size * keys.size * groups * width.size) * ctx.e,
         ctx.groups.context,
-        ctx.dtype,
-        phase,
     )
 
 
 def _blocks(
-    ctx: LayerContext,
-    rows: Rows,
-    o: Operator,
-    label: str,
-    shape: tuple[int, int, int, int],
-    place: int,
-    order: str,
-    phase: str,
-    fresh: bool = False,
+    w: Writer, label: str, shape: tuple[int, int, int, int], place: int, order: str, fresh: bool = False
 ) -> None:
     """Write one product per block of keys, and what puts their results together.
 
@@ -86,20 +75,13 @@ def _blocks(
         place: of the keys among (batch, m, n, k).
         fresh: whether a block's result is copied to a place of its own; else added to what began as zeros.
     """
+    o = w.o
     sizes = list(shape)
     sizes[place] //= o.peers
     sizes[0] *= o.peers
     b, m, n, k = sizes
-    part = "input" if phase == "backward" else ""
-    ctx.product(rows, label, (b, m, n, k), order, phase, part=part, launches=o.peers)
-    made = float(b * m * n) * ctx.e
-    zeros = 0.0 if fresh else float(shape[0] * shape[1] * shape[2]) * ctx.e
-    rows.moves(
-        f"{label} blocks put together",
-        ctx.dtype,
-        made if fresh else 2 * made,
-        made + zeros,
-        phase,
-        launches=o.peers + (not fresh),
-        part=part,
-    )
+    w.product(label, (b, m, n, k), order, launches=o.peers)
+    made = float(b * m * n) * w.ctx.e
+    zeros = 0.0 if fresh else float(shape[0] * shape[1] * shape[2]) * w.ctx.e
+    read = made if fresh else 2 * made
+    w.moves(f"{label} blocks put together", read, made + zeros, launches=o.peers + (not fresh))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from simulator.errors import PlanError, refuse
 from simulator.lowering.layers.recompute import AUTOMATIC, CHAINS, Recompute, runs_again
 from simulator.options.option import chosen
@@ -10,6 +12,7 @@ from simulator.plan.plan import Plan
 from simulator.plan.recompute_policy import load_recompute_policy
 from simulator.schedules.base import Schedule
 from simulator.workload.families import FAMILIES
+from simulator.workload.layer_case import LayerCase
 from simulator.workload.operator import KernelStyle
 from simulator.workload.workload import Workload
 
@@ -125,11 +128,17 @@ def _check_modules(recompute: Recompute, workload: Workload) -> None:
     """
     model, length = workload.model, workload.sequence_length
     architecture, numbers = FAMILIES.get(model.architecture), workload.numbers
-    source = length if workload.decoder_length else 0
-    parts = [
-        architecture.part(model, kind, 1, length, numbers, KernelStyle(), model.vocabulary, 0, 1, source)
-        for kind in dict.fromkeys(model.layer_kinds)
-    ]
+    case = LayerCase(
+        model=model,
+        kind="layer",
+        sequences=1,
+        length=length,
+        precision=numbers,
+        style=KernelStyle(),
+        vocabulary=model.vocabulary,
+        source=length if workload.decoder_length else 0,
+    )
+    parts = [architecture.part(replace(case, kind=kind)) for kind in dict.fromkeys(model.layer_kinds)]
     for module in recompute.modules:
         if not any(runs_again(part, Recompute("selective", (module,))) for part in parts):
             raise PlanError(

@@ -17,8 +17,8 @@ from simulator.collectives import bus_factor, collective_seconds, profile_of
 from simulator.errors import SimulatorError
 from simulator.hardware.coefficients import SIZE_CLASSES, PairName, Profile
 from simulator.report.log_axis import label_log_axis
+from simulator.report.picture import new_picture, save_picture
 from simulator.report.prediction import QUANTILE
-from simulator.report.save_picture import check_picture, save_picture
 from simulator.report.table import Section, Table, percent
 from simulator.units import in_unit, show
 
@@ -154,10 +154,7 @@ def plot_fit(profiles: Sequence[Profile], logs: Sequence[NcclLog], path: str | P
     Raises:
         SpecError: an ending that names no picture format.
     """
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(11.0, 7.0), dpi=120, layout="constrained")
-    check_picture(path)
+    figure = new_picture(path, 11.0, 7.0, dpi=120)
     above, below = figure.subplots(2, 1, sharex=True, gridspec_kw={"height_ratios": [3, 1]})
     number = 0
     for profile in profiles:

@@ -1,17 +1,17 @@
-"""A figure as a file: drawn in memory first, so that a disk that is full is told as such whatever the format's writer makes of it."""
+"""A figure that becomes a file: begun once the file's ending is known to be one of a picture, and written whole or not at all."""
 
 from __future__ import annotations
 
 import io
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from simulator.specs import ending_error, replacing
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["check_picture", "save_picture"]
+__all__ = ["check_picture", "new_picture", "save_picture"]
 
 
 def check_picture(*paths: str | Path | None) -> None:
@@ -30,8 +30,24 @@ def check_picture(*paths: str | Path | None) -> None:
             raise ending_error("picture", path, sorted(formats))
 
 
+def new_picture(
+    path: str | Path, width: float, height: float, dpi: int = 130, layout: Literal["constrained"] | None = "constrained"
+) -> Figure:
+    """Return an empty figure of so many inches for a file.
+
+    Raises:
+        SpecError: an ending that names no picture format.
+    """
+    from matplotlib.figure import Figure
+
+    check_picture(path)
+    return Figure(figsize=(width, height), dpi=dpi, layout=layout)
+
+
 def save_picture(figure: Figure, path: str | Path, title: str = "") -> Path:
-    """Write a figure in the format that the path ends in, whole or not at all, and return the path.
+    """Write a figure in the format that the path ends in, and return the path.
+
+    It is drawn in memory first, so that a disk that is full is told as such whatever the format's writer makes of it.
 
     Args:
         title: above the picture.
