@@ -226,6 +226,8 @@ def test_an_unknown_gpu_of_a_table_of_peaks_needs_its_memory_alone() -> None:
         ({"quality_note": "dropout 0.0"}, {"dropout": False}),
         ({"model": "gpt2-1.5b", "framework": "Lightning DDP (Hugging Face GPT-2)"}, {"dropout": True}),
         ({"model": "gpt2-1.5b", "framework": "nanoGPT (PyTorch DDP)"}, {}),
+        ({"model": "T5-small", "framework": "Hugging Face T5, PyTorch DDP (Accelerate)"}, {"dropout": True}),
+        ({"model": "T5-v1.1-large", "framework": "T5X (JAX)"}, {}),
         ({"model": "llama3-8b", "framework": "HF Trainer"}, {}),
     ],
 )
@@ -248,6 +250,26 @@ def test_megatron_s_script_trains_its_own_layers_with_dropout_unless_told_otherw
     row: dict[str, str], model: str, profile: str, expected: dict[str, bool]
 ) -> None:
     assert expected == row_dropout(row, load_model(model), profile)[0]
+
+
+def test_t5_of_hugging_face_multiplies_and_normalises_scores_in_memory() -> None:
+    t5 = {
+        "model": "T5-small",
+        "framework": "Hugging Face T5, PyTorch DDP",
+        "tp": "1",
+        "pp": "1",
+        "dp": "16",
+        "schedule": "",
+    }
+    assert placed(**t5).fields["attention"] == "unfused"
+    assert placed(**{**t5, "attn_kernel": "flash"}).fields["attention"] != "unfused"
+
+
+@pytest.mark.parametrize(("precision", "kept"), [("bf16", True), ("fp8", True), ("fp32", None), ("fp16", None)])
+def test_remainders_of_weights_are_of_16_bit_brain_floats_alone(precision: str, kept: bool | None) -> None:
+    row = placed(precision=precision, zero_stage="1", gpu="H100-80GB-SXM", quality_note="precision-aware optimizer")
+    assert kept == row.fields.get("splits_master_weights")
+    assert predict(row)[0].fits
 
 
 def test_sequences_of_like_length_run_with_their_mean() -> None:

@@ -48,6 +48,8 @@ _MOMENTS = r"\bmoments (?:of adam\w* )?(?:are )?in (bf16|fp16|fp8|fp32)\b|\b(bf1
 _REMAINDERS = (
     r"\bremainders? of (the )?(parameters|weights)\b|param(eter)?[_ -]remainders|precision-aware optimizer(?! in later)"
 )
+_NO_BRAIN_FLOATS = r"\b(fp32|tf32|fp16|float32|float16)\b"
+"""Formats of weights of which no fp32 copy is the upper half's remainder."""
 _ACROSS = r"(stands|copies|a copy) on every group of experts|\b(fsdp|shard\w*) across (the )?groups of experts|\bmesh of dp x ep\b"
 _IN_CHUNKS = (
     r"(?<!without )(?<!no )(liger|fused[ -]linear[ -]cross|cut[ -]cross)|chunked loss|loss (is )?in (chunks|pieces)"
@@ -125,7 +127,7 @@ def row_states(row: Row, fields: dict[str, Any]) -> dict[str, Any]:
     found = re.search(_MOMENTS, said)
     if found and OPTIMIZERS.get(row_optimizer(row)[0]).moments:
         out["moment_dtype"] = (found.group(1) or found.group(2),)
-    if re.search(_REMAINDERS, said):
+    if re.search(_REMAINDERS, said) and not re.search(_NO_BRAIN_FLOATS, text(row, "precision").lower()):
         out["splits_master_weights"] = True
     return out
 
