@@ -86,3 +86,29 @@ def test_attention_of_training_on_mi300x(width: str, points: int) -> None:
     errors = attention(rows)
     assert np.median(np.abs(errors)) < 0.06
     assert np.abs(np.median(errors, axis=0)).max() < 0.05
+
+
+def _attention_rate(gpu: str, kernel: str = "aiter") -> float:
+    """TFLOP/s of 64 heads over 8192 tokens under a causal mask, forward."""
+    card = load_gpu(gpu)
+    numbers = load_attention_coefficients(card)
+    seconds = attention_seconds(4, 64, 64, 8192, 8192, 128, True, "forward", kernel, "bf16", card, numbers)
+    return 4 * 2.0 * 64 * 8192**2 * 128 / float(seconds) / 1e12
+
+
+def test_attention_meets_the_power_limit() -> None:
+    """FlyDSL pull request 225: one kernel reaches 928.4 TFLOP/s on MI355X and 732.6 on MI350X; aiter's brief runs on MI300X are 1.16
+    times as fast as lasting ones, whose clock MI325X keeps at 1000 W."""
+    assert _attention_rate("mi355x") / _attention_rate("mi350x") == pytest.approx(928.4 / 732.6, rel=0.02)
+    assert _attention_rate("mi325x") / _attention_rate("mi300x") == pytest.approx(1.16, rel=0.02)
+
+
+@pytest.mark.parametrize(("dtype", "clocks"), [("bf16", (1207, 1447)), ("fp16", (1115, 1354)), ("fp8", (1230, 1464))])
+def test_products_of_two_cards_differ_as_their_clocks(dtype: str, clocks: tuple[int, int]) -> None:
+    """AMD's Max-Achievable FLOPs: the clocks that 750 W and 1000 W leave the same chip under one product."""
+    rates = []
+    for name in ("mi300x", "mi325x"):
+        card = load_gpu(name)
+        kinds = ["TN"], [dtype], [False]
+        rates.append(1.0 / float(gemm_seconds([(1, 4096, 4864, 32896)], *kinds, card, load_gemm_coefficients(card))[0]))
+    assert rates[1] / rates[0] == pytest.approx(clocks[1] / clocks[0], rel=0.02)
