@@ -158,8 +158,7 @@ def load_job(name: str | Path, settings: Iterable[str] = ()) -> Job:
         UnknownNameError: no such job, model, cluster, ...
     """
     path = _job_file(name_of(name))
-    settings = tuple(map(renamed, settings))
-    _check_bare(settings)
+    settings = _read_settings(settings)
     data = apply_settings(read_toml(path), settings)
     return make_job(data, str(path), Path(path).stem, _keys(settings))
 
@@ -182,8 +181,7 @@ def _job_file(name: str) -> Path:
 def job_from_names(model: str, cluster: str, settings: Iterable[str] = ()) -> Job:
     """Return a job for a model and a cluster by name; everything else from settings or by default."""
     data = {"workload": {"model": model}, "cluster": {"name": cluster}}
-    settings = tuple(map(renamed, settings))
-    _check_bare(settings)
+    settings = _read_settings(settings)
     return make_job(apply_settings(data, settings), "the command line", f"{model} on {cluster}", _keys(settings))
 
 
@@ -194,8 +192,7 @@ def job_from_data(data: Mapping[str, Any], place: str, settings: Iterable[str], 
         place: where it was read, for messages.
         notes: what was assumed when it was read.
     """
-    settings = tuple(map(renamed, settings))
-    _check_bare(settings)
+    settings = _read_settings(settings)
     name = str(data.get("name", "job"))
     made = make_job(apply_settings(data, settings), place, name, _keys(settings))
     return replace(made, assumptions=(*made.assumptions, *notes))
@@ -252,9 +249,13 @@ def check_keys(settings: Iterable[str]) -> None:
             raise UnknownNameError("setting", ".".join(key), known, few=True, meant=explained(key[-1]))
 
 
-def _check_bare(settings: Iterable[str]) -> None:
-    """Refuse a key without its table, with the one that is meant: zero_stage for plan.zero_stage."""
-    check_keys(setting for setting in settings if "=" in setting[1:] and "." not in setting.partition("=")[0])
+def _read_settings(settings: Iterable[str]) -> tuple[str, ...]:
+    """Settings with our own names; a key without its table is refused, with the one that is meant: zero_stage for plan.zero_stage."""
+    if isinstance(settings, str):
+        raise TypeError(f"settings are a list of texts, not one. Way out: [{settings!r:.80}]")
+    read = tuple(map(renamed, settings))
+    check_keys(setting for setting in read if "=" in setting[1:] and "." not in setting.partition("=")[0])
+    return read
 
 
 def apply_settings(data: Mapping[str, Any], settings: Iterable[str]) -> dict[str, object]:

@@ -20,7 +20,7 @@ from simulator.cli.options import (
     run_own_schedules,
     words,
 )
-from simulator.cli.output import claim_table, print_answer, save_table, tell_compiling, wrote
+from simulator.cli.output import claim_table, note, print_answer, save_table, tell_compiling, wrote
 from simulator.errors import SpecError, UnknownNameError
 from simulator.report.picture import check_picture
 
@@ -105,7 +105,9 @@ def command(
         raise SpecError("--scaling says what happens to the global batch on more GPUs. Give --gpus 64,128,...")
     run_own_schedules([*settings, *words("--schedule", schedule)])
     if job is None or model or cluster:
-        read_job(job, model, cluster, None)
+        base = read_job(job, model, cluster, None)
+        if not (schedule or zero):
+            _say_no_plan(base, settings)
     if latencies is not None:
         if zero or timelines or figure or gpus:
             raise SpecError(
@@ -138,6 +140,18 @@ def command(
 
         wrote(plot_schedules(comparison.predicted, figure, comparison.title))
     print_answer(comparison, "compare", as_json)
+
+
+def _say_no_plan(job: Job, asked: list[str]) -> None:
+    """Say of which plan the rows are where neither a job nor what is asked for names one."""
+    from simulator.aliases import renamed
+    from simulator.studies.other_plan import names_a_plan
+
+    if not names_a_plan(job) and not any(renamed(one).startswith("plan.") for one in asked):
+        note(
+            "no plan is named, so all rows are plain data parallelism, nothing sharded. Way out: --set plan...., as dtsim run, which looks "
+            "for a good plan, prints it; or dtsim search"
+        )
 
 
 def _schedules(text: str | None) -> list[str]:

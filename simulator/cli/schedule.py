@@ -70,9 +70,9 @@ def command(
 ) -> None:
     """Show a pipeline schedule alone, or several side by side: times are of one microbatch on one rank's whole share.
 
-    NAME auto looks for an order itself, under --memory-limit.  FILE.csv holds one line per rank, cells such as 2F0 (stage, action,
-    microbatch) separated by commas; PyTorch's compute_only and compute_comms files do.  FILE.py holds a subclass of
-    simulator.schedules.Schedule and is executed.
+    NAME auto looks for an order itself, under --memory-limit.  FILE.csv holds one line per rank, cells such as 2F0 (chunk,
+    numbered over all ranks, action, microbatch) separated by commas; PyTorch's compute_only and compute_comms files do.  FILE.py holds a
+    subclass of simulator.schedules.Schedule and is executed.
     """
     names = words("NAME", name)
     form = _form(form, as_json, latencies is not None or len(names) > 1 or name == "all")

@@ -395,7 +395,7 @@ def _collective(
 ) -> Iterator[str]:
     """Price a collective inside a block; beside a compute row only what that row does not hide counts.
 
-    Yields what is to be said of flows that cross, if any do.
+    Yields what is to be said of a group that leaves its node or whose flows cross.
     """
     place = place_group(axes, table.group[i], machine.fabric)
     message, call = float(table.message[i]), table.call[i]
@@ -409,7 +409,7 @@ def _collective(
         exposed = overlapped(float(seconds[other]), time.seconds, *slowed_in_a_layer(machine)) - float(seconds[other])
     seconds[i] = exposed
     classes[time.price_class].add(exposed, time.sigma, time.calibrated)
-    if time.method.engine == "steps":
+    if time.method.engine == "steps" or "leave" in place.text:
         yield f"{table.work[i]} over {'-'.join(table.group[i])}: {placement_text(place, time)}"
 
 

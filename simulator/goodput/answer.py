@@ -236,10 +236,12 @@ class Goodput(Tabular):
         lines = [
             f"{show(cost.bytes, 'B')} each; training stands {show(cost.stall, 's')}, safe after {show(cost.delay, 's')}; {every}",
         ]
+        if model.interval < cost.stall + cost.write and cost.near < 0.0:
+            lines.append("a checkpoint is not safe when the next one is due: training waits for it")
         if best is not None:
             lines.append(
-                f"best interval by simulation {show(best.simulated, 's')}; Young {show(best.young, 's')}, Daly {show(best.daly, 's')}, "
-                f"exact for constant rates {show(best.exact, 's')}"
+                f"best interval by simulation {show(best.simulated, 's')}; by formulas for the {show(cost.stall, 's')} that training "
+                f"stands: Young {show(best.young, 's')}, Daly {show(best.daly, 's')}, exact for constant rates {show(best.exact, 's')}"
             )
         return Section(title="checkpoints", lines=tuple(lines))
 

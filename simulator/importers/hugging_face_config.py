@@ -55,7 +55,7 @@ class Config:
         if value is None and default is not None:
             return default
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            got = "nothing" if value is None else str(value)[:40]
+            got = "nothing" if value is None else repr(value)[:40]
             raise SpecError(f"{self.path}: {key}: expected a whole number above zero, got {got}")
         return value
 

@@ -48,7 +48,8 @@ def placement_of(order: PipelineOrder) -> Placement:
     if chunks * microbatches > 4 * len(where) or chunks % order.ranks:
         raise ProgramError(
             f"an order runs every chunk for every microbatch, and ranks hold equally many: got {chunks} chunks, "
-            f"{microbatches} microbatches and {order.ranks} ranks with {order.size} actions; number both from 0"
+            f"{microbatches} microbatches and {order.ranks} ranks with {order.size} actions; number both from 0, chunks "
+            "over all ranks"
         )
     home = np.full((microbatches, chunks), -1, np.int64)
     home[microbatch, order.chunk[where]] = order.rank[where]

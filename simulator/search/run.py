@@ -234,16 +234,19 @@ class Run:
         size, open_, fits = self.space.size, len(self.ledger.open), len(self._best)
         refused = len(self.refused)
         large = len(self.large) + sum(number not in self.large for number in self.candidates) - fits
-        done = (size - open_) / size
-        said = [f"{'#' * round(_BAR * done):-<{_BAR}} {percent(done, 0)} of {size:,} plans"]
         waiting = None if open_ else self.ledger.waiting(self.candidates)
+        done, of = (size - open_) / size, f"{size:,} plans looked at"
+        if waiting is not None:
+            last = self._promising(waiting) + len(self.candidates)
+            done, of = len(self.candidates) / max(1, last), f"{last:,} promising plans simulated"
+        said = [f"{'#' * round(_BAR * done):-<{_BAR}} {percent(done, 0)} of {of}"]
         if self._best:
             first = self._best[0]
             said.append(f"best {shown(first, self.objective)}")
             if waiting is not None and len(waiting):
                 said.append(f"gap {percent(max(0.0, 1.0 - float(waiting.min()) / first.value(self.objective)))}")
         left = self._time_left(now, size, open_, waiting)
-        said += [] if left is None else [f"{show(left, 's')} left"]
+        said += [] if left is None else [f"{show(left, 's')} left" + (" of looking" if open_ and self.whole else "")]
         counts = {
             "refused": refused,
             "too large": large,
@@ -260,9 +263,12 @@ class Run:
             if waiting is None:
                 left = min(left, (now - self._started) * open_ / (size - open_))
             elif self.candidates:
-                cut = math.inf if self.cut is None else self.cut
-                left = min(left, int((waiting < cut).sum()) * self._simulating / len(self.candidates))
+                left = min(left, self._promising(waiting) * self._simulating / len(self.candidates))
         return max(0.0, left) if left < math.inf else None
+
+    def _promising(self, waiting: NDArray[np.float64]) -> int:
+        """How many plans that wait may be among the best, by their bounds."""
+        return int((waiting < (math.inf if self.cut is None else self.cut)).sum())
 
 
 _TOO_MUCH = 10.0

@@ -60,6 +60,7 @@ def simulate(
     Raises:
         PlanError: the plan cannot be.
         SpecError: the cluster's GPU cannot compute in the workload's precision.
+        TypeError: an argument is a name of one, say.
 
     >>> from simulator.job import load_job
     >>> job = load_job("gpt3_175b")
@@ -67,6 +68,10 @@ def simulate(
     >>> 5 < prediction.step_time < 60, prediction.fits
     (True, True)
     """
+    for given, kind in ((workload, Workload), (plan, Plan), (cluster, Cluster)):
+        if not isinstance(given, kind):
+            way = " Way out: simulator.load_cluster(NAME, GPUS)" if kind is Cluster else ""
+            raise TypeError(f"simulate takes a Workload, a Plan and a Cluster, not {given!r:.60}.{way}")
     resolved = resolve_on(workload, plan, cluster, tries=True)
     if resolved.exchange.one_process and cluster.nodes > 1:
         refuse(

@@ -249,9 +249,16 @@ def explain(job: Job, prediction: Prediction, engine: str = "compiled", search: 
     )
 
 
+_PIPE = "messages between pipeline ranks"
+
+
 def leaving_nodes(prediction: Prediction) -> list[str]:
-    """Return the names of what leaves the node, each once, whatever its ranks."""
-    return sorted({re.sub(r"( of rank)? \d+( to \d+)?", "", name) for name in prediction.provenance["placement"]})
+    """Return the names of what leaves the node, each once: collectives of layers by their group, others by what they carry."""
+    named = set()
+    for name, where in prediction.provenance["placement"].items():
+        inside = re.findall(r"(\w+ over [\w-]+): [^;]*\bleaves? the node", where)
+        named |= set(inside or [_PIPE if re.search(r"\d+ to \d+", name) else re.sub(r" (of|\d).*", "", name)])
+    return sorted(named)
 
 
 def _turns(job: Job) -> tuple[str, Reversal] | None:

@@ -91,3 +91,12 @@ def test_what_both_have_in_common_makes_no_two_variants_alike() -> None:
     assert quick.alike < slow.step_time < quick.high
     marks = [line[-1] for line in loaded.sections()[0].table.rows]  # type: ignore[union-attr]
     assert ["quick" in mark for mark in marks] == [True, False]
+
+
+def test_rows_without_a_plan_are_said_to_be_of_none(dtsim: Dtsim) -> None:
+    names = ("compare", "--model", "gpt3_13b", "--cluster", "dgx_a100", "--vary", "cluster.nodes=2,4")
+    assert "no plan is named" in dtsim(*names)[2]
+    assert "no plan is named" in dtsim(*names[:-2], "--gpus", "16,32")[2]
+    for more in (("--set", "tp=4"), ("--zero", "1,3"), ("--schedule", "1f1b")):
+        assert "no plan is named" not in dtsim(*names, *more)[2]
+    assert "no plan is named" not in dtsim("compare", JOB, "--vary", "cluster.nodes=2,4")[2]

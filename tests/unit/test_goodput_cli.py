@@ -131,6 +131,23 @@ def test_auto_finds_the_best_interval(tmp_path: Path) -> None:
     assert abs(found.runs.model.interval - found.interval.simulated) <= found.described.step
 
 
+def test_a_checkpoint_that_takes_longer_than_the_interval_is_told(tmp_path: Path, dtsim: Dtsim) -> None:
+    path = write(tmp_path, PLAIN + FAILS)
+    run = ("goodput", path, "--days", "1", "--samples", "2", "--no-levers", "--set", "checkpoint.mode=asynchronous")
+    slow = (
+        "--set",
+        "checkpoint.interval='1 min'",
+        "--set",
+        "checkpoint.write='10 min'",
+        "--set",
+        "checkpoint.copy_time='1 s'",
+    )
+    said = dtsim(*run, *slow)[1]
+    assert "not safe when the next one is due: training waits for it" in said
+    assert "for the 1 s that training stands" in dtsim(*run, "--set", "checkpoint.interval=auto", *slow[2:])[1]
+    assert "is due" not in dtsim(*run, *slow[:2], "--set", "checkpoint.write='10 s'", *slow[4:])[1]
+
+
 def test_whoever_stops_it_gets_what_is_known(tmp_path: Path, dtsim: Dtsim, monkeypatch: pytest.MonkeyPatch) -> None:
     from simulator.goodput import kernel
 

@@ -206,6 +206,7 @@ def test_a_list_of_ones_says_that_no_layer_carries_a_state(tmp_path: Path) -> No
         (EXPERTS | {"moe_layer_freq": [0, 1] * 8}, "moe_layer_freq: only dense layers in front"),
         (EXPERTS | {"model_type": "llama4_text", "interleave_moe_layer_step": 2, "moe_layers": [3]}, "moe_layers: expected every"),
         (EXPERTS | {"moe_intermediate_size": [512, 256]}, "moe_intermediate_size: expected a whole number above zero, got .512, 256."),
+        (LLAMA | {"model_type": "llama", "hidden_size": "4096"}, "hidden_size: expected a whole number above zero, got '4096'"),
         (LLAMA | {"model_type": "gemma4_text", "hidden_size_per_layer_input": 256}, "embeddings of each layer are not modelled"),
         (LLAMA | {"model_type": "electra", "type_vocab_size": 2, "embedding_size": 128}, "embedding_size: 128 beside hidden_size"),
         (PUBLISHED["gpt-neo-2.7B"][1] | {"attention_types": [[["global"], 3]]}, "attention_types: expected global, local"),

@@ -10,7 +10,7 @@ import pytest
 from simulator.errors import PlanError, SimulatorError, SpecError, UnknownNameError
 from simulator.hardware.cluster import load_cluster
 from simulator.job import apply_settings, job_from_names, load_job
-from simulator.simulation import simulate_job
+from simulator.simulation import simulate, simulate_job
 from simulator.studies.job_file import write_job
 from simulator.studies.variants import variants
 from simulator.units import parse
@@ -41,6 +41,17 @@ def test_all_that_is_wrong_with_a_job_and_its_own_model_is_said_at_once(tmp_path
 def test_a_name_where_a_job_is_taken_says_how_to_load_it(given: Any) -> None:
     with pytest.raises(TypeError, match=r"simulate_job takes a Job, not .*Way out: simulator\.load_job"):
         simulate_job(given)
+
+
+def test_names_and_a_single_text_where_objects_and_lists_are_taken_say_the_way_out() -> None:
+    job: Any = load_job("gpt2_124m_1gpu")
+    with pytest.raises(TypeError, match=r"a Cluster, not 'dgx_h100'.*load_cluster"):
+        simulate(job.workload, job.plan, "dgx_h100")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="a Workload, a Plan"):
+        simulate(job.workload, job.cluster, job.plan)
+    for load in (load_job, lambda name, settings: job_from_names(name, "dgx_h100", settings)):
+        with pytest.raises(TypeError, match=r"\['plan.zero_stage=1'\]"):
+            load("gpt2_124m_1gpu", "plan.zero_stage=1")
 
 
 @pytest.mark.parametrize("given", [None, 3, b"gpt3_175b"])

@@ -44,6 +44,7 @@ def test_the_shape_counts_chunks_of_one_lane() -> None:
         ("0F0,1F0,0B0\n1B0", "a chunk of a microbatch runs on one rank: 1F0 stands on rank 0"),
         ("0F0,0B0\n1F0,1B0,1F1,1B1", "0F1 is missing"),
         ("0F0,0B0,1F0,1B0,2F0,2B0\n3F0,3B0", "equally many chunks"),
+        ("0F0,0B0\n0F0,0B0", "number both from 0, chunks over all ranks"),  # as if each rank numbered its own
         ("0F0,0B0\n9999F0,9999B0", "number both from 0"),
         ("0F0,0B0\n1F0", r"1B0 \(or 1I0\) is missing"),
         ("0F0\n# note\n1G0", "line 2, cell 1"),

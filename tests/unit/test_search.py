@@ -351,7 +351,12 @@ def test_progress_counts_every_plan_once_and_says_what_is_left(small: Space, mon
     for line in lines:
         counts = [int(part.split()[0].replace(",", "")) for part in line.partition("; ")[2].split(", ")]
         assert sum(counts) == small.size
-        assert " left; " in line or "best" not in line
+        assert (" left; " in line or " left of looking; " in line) or "best" not in line
+    looking, simulating = (
+        [line for line in lines if word in line] for word in ("plans looked at", "promising plans simulated")
+    )
+    assert lines == looking + simulating  # a bar that is full while plans wait to be simulated would be none
+    assert simulating
     assert "best " in lines[-1]
     assert any("gap " in line for line in lines)
 

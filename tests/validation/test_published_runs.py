@@ -123,6 +123,8 @@ def test_rows_of_low_quality_are_predicted_when_asked_for(dtsim: Dtsim, tmp_path
 def test_a_table_of_no_known_kind_is_refused(dtsim: Dtsim, tmp_path: Path) -> None:
     (tmp_path / "odd.csv").write_text("a,b\n1,2\n")
     assert "do not tell what kind" in refusal(dtsim, str(tmp_path / "odd.csv"))
+    (tmp_path / "near.csv").write_text("model,n_gpus,step_time_ms\nllama3_8b,8,1020\n")
+    assert "Nearest: 'step_time_ms' for step_time_s" in refusal(dtsim, str(tmp_path / "near.csv"))
     assert "cannot be read" in refusal(dtsim, str(tmp_path / "none.csv"))
     assert "no kind of table" in refusal(dtsim, "--kind", "planets")
     assert "needs a FILE" in refusal(dtsim, "--kind", "nccl")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from simulator.errors import SpecError
+from simulator.errors import SpecError, nearest
 from simulator.specs import CsvRows, read_bytes
 from simulator.units import parse, sane
 
@@ -27,6 +27,8 @@ _KINDS = {
     "runs": {"step_time_s", "n_gpus"},
 }
 """Columns by which a table is told, in this order."""
+_LIKE = 0.75
+"""How like a name of a column must be to be taken for another one."""
 
 
 _BLANK = frozenset(
@@ -109,8 +111,15 @@ def told_kind(rows: list[dict[str, str]], path: Path) -> str:
         if wanted <= columns:
             return kind
     kinds = "; ".join(f"{kind}: {', '.join(sorted(wanted))}" for kind, wanted in _KINDS.items())
+    meant = [
+        f"{near[:40]!r} for {name}"
+        for wanted in _KINDS.values()
+        for name in sorted(wanted - columns)
+        if wanted & columns and (near := nearest(name, columns - wanted, _LIKE))
+    ]
+    hint = f". Nearest: {', '.join(meant)}" if meant else ""
     raise SpecError(
-        f"{path}: the columns do not tell what kind of table it is. Way out: --kind, or the columns of one ({kinds})"
+        f"{path}: the columns do not tell what kind of table it is. Way out: --kind, or the columns of one ({kinds}){hint}"
     )
 
 
