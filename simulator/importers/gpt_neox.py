@@ -165,6 +165,4 @@ def _batch(settings: Settings, findings: Findings) -> None:
         findings.per_replica = micro * (1 if times is None else whole_of(times))
     if times is not None:
         findings.ignore(times.place, f"{times.text}: with the replicas it makes the global batch")
-    gpus = settings.take("global_num_gpus", "num_gpus")
-    if gpus is not None:
-        settings.put("cluster.gpus", gpus, whole_of(gpus))
+    settings.put_whole("cluster.gpus", "global_num_gpus", "num_gpus")

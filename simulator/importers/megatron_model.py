@@ -9,7 +9,7 @@ from simulator.importers.arithmetic import whole_numbers
 from simulator.importers.imported import Findings
 from simulator.importers.settings import Entry, Settings, whole_of, word_of
 
-__all__ = ["read_model", "usual_tokenizer"]
+__all__ = ["PATTERN", "read_model", "usual_tokenizer"]
 
 _WHOLE = {
     "layers": ("num_layers", "encoder_num_layers", "decoder_num_layers"),
@@ -45,7 +45,13 @@ _PROGRAMS = {
     "pretrain_t5.py": (_T5, "BertWordPieceLowerCase"),
 }
 """Megatron's programs -> the architecture that they train ("": a decoder), and the tokenizer that they take when none is named."""
-_PATTERN = {"M": ("mamba2", False), "*": ("full", False), "-": ("none", True), "E": ("none", True)}
+PATTERN = {
+    "M": ("mamba2", False, False),
+    "*": ("full", False, False),
+    "-": ("none", True, False),
+    "E": ("none", True, True),
+}
+"""Letter of a layer in a pattern of hybrids -> its mixer, whether it has an MLP, and whether that is one of experts."""
 
 
 def usual_tokenizer(launched: str) -> str:
@@ -305,8 +311,8 @@ def _pattern(settings: Settings, findings: Findings) -> None:
     if entry is None:
         return
     letters = word_of(entry).split("/")[0].replace("|", "")
-    if not letters or set(letters) - set(_PATTERN):
-        settings.refuse(entry, "known letters: " + " ".join(_PATTERN))
+    if not letters or set(letters) - set(PATTERN):
+        settings.refuse(entry, "known letters: " + " ".join(PATTERN))
         return
     if {"-", "E"} <= set(letters):
         settings.refuse(entry, "experts in layers without a regular order are not modelled")
@@ -315,8 +321,8 @@ def _pattern(settings: Settings, findings: Findings) -> None:
     if stack is not None and "mamba_stack_spec" not in str(stack.value):
         settings.refuse(stack)
     settings.put("model.layers", entry, len(letters))
-    settings.put("model.mixers", entry, [_PATTERN[letter][0] for letter in letters])
-    settings.put("model.mlps", entry, [_PATTERN[letter][1] for letter in letters])
+    settings.put("model.mixers", entry, [PATTERN[letter][0] for letter in letters])
+    settings.put("model.mlps", entry, [PATTERN[letter][1] for letter in letters])
     sizes = {
         "ssm_state": ("mamba_state_dim", 128),
         "ssm_head_dim": ("mamba_head_dim", 64),

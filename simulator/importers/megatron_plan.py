@@ -7,7 +7,7 @@ from simulator.importers.megatron_layout import read_layout
 from simulator.importers.settings import Entry, Settings, flag_of, whole_of, word_of
 from simulator.units import BYTES_PER_ELEMENT
 
-__all__ = ["read_deepspeed", "read_plan"]
+__all__ = ["CONTEXT", "FP8", "KERNELS", "SHARDING", "read_deepspeed", "read_plan"]
 
 _DEGREES = {
     "tensor_parallel": ("tensor_model_parallel_size", "model_parallel_size"),
@@ -16,10 +16,11 @@ _DEGREES = {
     "expert_parallel": ("expert_model_parallel_size", "moe_expert_parallel_size"),
     "microbatch_size": ("micro_batch_size",),
 }
-_CONTEXT = {"p2p": "ring", "all_gather": "all_gather", "allgather": "all_gather", "a2a": "ulysses", "a2a+p2p": "hybrid"}
-_SHARDING = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
-_FP8 = {"delayed": "fp8", "tensorwise": "fp8_current", "blockwise": "fp8_block", "mxfp8": "mxfp8"}
-_KERNELS = {"flash": "flash2", "unfused": "unfused", "local": "unfused"}
+CONTEXT = {"p2p": "ring", "all_gather": "all_gather", "allgather": "all_gather", "a2a": "ulysses", "a2a+p2p": "hybrid"}
+SHARDING = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
+FP8 = {"delayed": "fp8", "tensorwise": "fp8_current", "blockwise": "fp8_block", "mxfp8": "mxfp8"}
+KERNELS = {"flash": "flash2", "unfused": "unfused", "local": "unfused"}
+"""Megatron's words -> ours, of an exchange of keys and values, a sharding strategy, a recipe and a backend of attention."""
 _REDUCES, _GATHERS = ("overlap_grad_reduce", "overlap_grad_sync"), ("overlap_param_gather", "overlap_param_sync")
 """Megatron's names and, behind them, those of NeMo's optimizers."""
 _MODULES = ("core_attn", "layernorm", "mla_up_proj", "mlp", "moe", "moe_act", "shared_experts")
@@ -40,9 +41,7 @@ def read_plan(settings: Settings, findings: Findings, program: str = "Megatron")
     if settings.put_whole("workload.global_batch_size", "global_batch_size") is None:
         findings.per_replica = findings.get("plan.microbatch_size")
     settings.put_whole("workload.sequence_length", "seq_length", "encoder_seq_length")
-    expert = settings.take("expert_tensor_parallel_size")
-    if expert is not None:
-        settings.put("plan.expert_tensor_parallel", expert, whole_of(expert))
+    settings.put_whole("plan.expert_tensor_parallel", "expert_tensor_parallel_size")
     settings.put_flag("plan.sequence_parallel", "sequence_parallel")
     _precision(settings, findings)
     _data_parallel(settings, findings, program)
@@ -91,12 +90,12 @@ def _precision(settings: Settings, findings: Findings) -> None:
         settings.put("workload.precision", fp4, "nvfp4")
     elif fp8 is not None and fp8.value not in (False, None):
         word = word_of(recipe) if recipe is not None else "delayed"
-        if word not in _FP8 and recipe is not None:
-            settings.refuse(recipe, "known: " + ", ".join(_FP8))
+        if word not in FP8 and recipe is not None:
+            settings.refuse(recipe, "known: " + ", ".join(FP8))
         elif recipe is None:
             findings.assume("workload.precision", "fp8", "Megatron's default of fp8_recipe: delayed")
         else:
-            settings.put("workload.precision", recipe, _FP8[word])
+            settings.put("workload.precision", recipe, FP8[word])
     elif base is not None:
         findings.put("workload.precision", base, settings.said(base))
     name = (settings.word("optimizer") or "").lower()
@@ -162,7 +161,7 @@ def _data_parallel(settings: Settings, findings: Findings, program: str) -> None
     strategy = settings.take("data_parallel_sharding_strategy")
     fsdp = settings.flag("use_megatron_fsdp", "use_custom_fsdp")
     if strategy is not None and fsdp is not False:
-        settings.put_known("plan.zero_stage", strategy, _SHARDING)
+        settings.put_known("plan.zero_stage", strategy, SHARDING)
     if settings.flag("use_torch_fsdp2"):
         findings.put("plan.zero_stage", 3, settings.said("use_torch_fsdp2"))
     stage = findings.get("plan.zero_stage", 0)
@@ -200,7 +199,7 @@ def _context(settings: Settings) -> None:
     sizes = settings.take("hierarchical_context_parallel_sizes")
     if kind is not None:
         word = str(kind.value[0] if isinstance(kind.value, list) and kind.value else kind.value)
-        settings.put_known("plan.context_parallel_kind", kind, _CONTEXT, word)
+        settings.put_known("plan.context_parallel_kind", kind, CONTEXT, word)
     if sizes is not None:
         first = str(sizes.value[0] if isinstance(sizes.value, list) and sizes.value else sizes.value)
         if first.isdigit() and int(first) > 1:
@@ -267,10 +266,10 @@ def _kernels(settings: Settings, findings: Findings, program: str) -> None:
     backend = settings.take("attention_backend")
     flash = settings.flag("use_flash_attn", "use_flash_attn_v2", "use_flash_attn_triton", "use_flash_attention")
     word = str(backend.value).removeprefix("AttnBackend.") if backend is not None else ""
-    if word in _KERNELS and backend is not None:
-        settings.put("plan.attention", backend, _KERNELS[word])
+    if word in KERNELS and backend is not None:
+        settings.put("plan.attention", backend, KERNELS[word])
     elif backend is not None and word not in ("auto", "fused"):
-        settings.refuse(backend, "known: auto, fused, " + ", ".join(_KERNELS))
+        settings.refuse(backend, "known: auto, fused, " + ", ".join(KERNELS))
     elif flash:
         findings.put("plan.attention", "flash2", settings.said("use_flash_attn"))
     built = settings.take("transformer_impl")

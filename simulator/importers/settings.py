@@ -8,14 +8,15 @@ from __future__ import annotations
 import re
 from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from simulator.errors import SpecError
 from simulator.importers.imported import Findings, brief
 from simulator.importers.trees import Tree, flat
 
-__all__ = ["Entry", "Settings", "of_tree", "plain_name"]
+__all__ = ["Entry", "Settings", "of_tree", "plain_name", "written_as"]
 
+Ours = TypeVar("Ours")
 _TRUE, _FALSE = {"true", "yes", "on", "1"}, {"false", "no", "off", "0"}
 _WHOLE = re.compile(r"[-+]?[0-9][0-9_]{0,18}")
 _ANOTHER = "#"
@@ -49,6 +50,18 @@ def plain_name(name: object) -> str:
     'tensor_model_parallel_size'
     """
     return str(name).strip().lstrip("-").replace("-", "_")
+
+
+def written_as(known: Mapping[str, Ours]) -> dict[Ours, str]:
+    """Return how another program writes what we mean: of several of its words the first.
+
+    >>> written_as({"all_gather": "gathered", "allgather": "gathered", "p2p": "ring"})
+    {'gathered': 'all_gather', 'ring': 'p2p'}
+    """
+    out: dict[Ours, str] = {}
+    for theirs, ours in known.items():
+        out.setdefault(ours, theirs)
+    return out
 
 
 class Settings:

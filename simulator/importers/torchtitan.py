@@ -16,7 +16,7 @@ from simulator.importers.launch import read_launch
 from simulator.importers.settings import Settings, flag_of, of_tree, whole_of, word_of
 from simulator.importers.torchtitan_stages import read_stages
 
-__all__ = ["FLAVORS", "Torchtitan"]
+__all__ = ["CONTEXT", "FLAVORS", "Torchtitan"]
 
 _SECTIONS = {
     "training",
@@ -52,7 +52,7 @@ _NO_EFFECT = {
 }  # fmt: skip
 _PREFIXES = ("job.", "profiling.", "metrics.", "checkpoint.", "lr_scheduler.", "experimental.", "comm.", "fault_tolerance.", "validation.",
              "debug.", "memory_estimation.", "optimizer.", "training.dataloader", "tokenizer.")  # fmt: skip
-_CONTEXT = {"allgather": "all_gather", "alltoall": "ring"}
+CONTEXT = {"allgather": "all_gather", "alltoall": "ring"}
 """How torchtitan exchanges keys and values: all gathered first, or passed round."""
 
 
@@ -189,7 +189,7 @@ def _degrees(settings: Settings, findings: Findings) -> None:
         )
     rotate = settings.take(f"{at}context_parallel_rotate_method", "experimental.context_parallel_rotate_method")
     if rotate is not None:
-        settings.put_known("plan.context_parallel_kind", rotate, _CONTEXT)
+        settings.put_known("plan.context_parallel_kind", rotate, CONTEXT)
     elif context > 1:
         findings.assume("plan.context_parallel_kind", "all_gather", "torchtitan's default: allgather")
     comm = settings.word(f"{at}expert_parallel_comm_backend")

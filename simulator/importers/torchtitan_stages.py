@@ -13,8 +13,8 @@ from simulator.lowering.steps.assign import ends_as_layers
 __all__ = ["SCHEDULES", "read_stages"]
 
 SCHEDULES = {
-    "1f1b": ("one_f_one_b", 1), "gpipe": ("gpipe", 1), "interleaved1f1b": ("interleaved_1f1b", 2), "loopedbfs": ("looped_bfs", 2),
-    "interleavedzerobubble": ("zb_interleaved", 2), "zbvzerobubble": ("zbv", 2), "dualpipev": ("dualpipev", 2),
+    "1F1B": ("one_f_one_b", 1), "GPipe": ("gpipe", 1), "Interleaved1F1B": ("interleaved_1f1b", 2), "LoopedBFS": ("looped_bfs", 2),
+    "InterleavedZeroBubble": ("zb_interleaved", 2), "ZBVZeroBubble": ("zbv", 2), "DualPipeV": ("dualpipev", 2),
 }  # fmt: skip
 """PyTorch's schedule -> (ours, stages a rank holds by default)."""
 _TWO = ("zbv", "dualpipev")
@@ -41,10 +41,11 @@ def read_stages(settings: Settings, findings: Findings) -> None:
     if file is not None and word_of(file):
         settings.refuse(file, "give the schedule's own file: --set plan.schedule=FILE.csv")
     name = word_of(entry).lower() if entry is not None else "1f1b"
-    if name not in SCHEDULES and entry is not None:
-        settings.refuse(entry, "known: " + ", ".join(SCHEDULES))
+    known = {theirs.lower(): found for theirs, found in SCHEDULES.items()}
+    if name not in known and entry is not None:
+        settings.refuse(entry, "known: " + ", ".join(known))
         return
-    ours, chunks = SCHEDULES[name]
+    ours, chunks = known[name]
     if entry is not None:
         settings.put("plan.schedule", entry, ours)
     else:

@@ -109,9 +109,7 @@ def _deepspeed(settings: Settings, findings: Findings) -> None:
     entry = settings.take("deepspeed", "deepspeed_config.deepspeed_config_file", "dist_config.config_file")
     if entry is not None:
         settings.refuse(entry, "give that file beside this one")
-    stage = settings.take("deepspeed_config.zero_stage")
-    if stage is not None:
-        settings.put("plan.zero_stage", stage, whole_of(stage, 0))
+    settings.put_whole("plan.zero_stage", "deepspeed_config.zero_stage", least=0)
     read_zero(settings, findings, "deepspeed_config.")
     settings.put_clipping("deepspeed_config.gradient_clipping")
 
