@@ -65,11 +65,17 @@ def written_as(known: Mapping[str, Ours]) -> dict[Ours, str]:
 
 
 class Settings:
-    """The settings of a file, by plain name."""
+    """The settings of a file, by plain name, and what is found in them: a reader takes settings, and puts or assumes fields.
+
+    Args:
+        entries: by name.
+        findings: what becomes of them; `get`, `assume` and `drop` are those of the findings.
+    """
 
     def __init__(self, entries: Mapping[str, Entry], findings: Findings) -> None:
         self._entries = dict(entries)
-        self._findings = findings
+        self.findings = findings
+        self.get, self.assume, self.drop = findings.get, findings.assume, findings.drop
         self._taken: set[str] = set()
 
     def __contains__(self, name: str) -> bool:
@@ -95,9 +101,9 @@ class Settings:
         for name, entry in self.left():
             name = name.partition(_ANOTHER)[0]
             if entry.value is None or name in known or name.startswith(prefixes or ("\0",)):
-                self._findings.ignore(entry.place, entry.text)
+                self.findings.ignore(entry.place, entry.text)
             else:
-                self._findings.skip(entry.place, entry.text)
+                self.findings.skip(entry.place, entry.text)
 
     def take(self, *names: str) -> Entry | None:
         """Return the first of these settings that the file has and whose value is known; all of them count as taken.
@@ -111,7 +117,7 @@ class Settings:
                 continue
             self._taken.add(name)
             if entry.open or (isinstance(entry.value, str) and _INTERPOLATED.search(entry.value)):
-                self._findings.skip(entry.place, f"{entry.text} (depends on what the file does not say)")
+                self.findings.skip(entry.place, f"{entry.text} (depends on what the file does not say)")
             elif found is None and entry.value is not None:
                 found = entry
         return found
@@ -127,11 +133,11 @@ class Settings:
             entry = self._entries.get(name)
             if entry is not None and name not in self._taken:
                 self._taken.add(name)
-                self._findings.ignore(entry.place, entry.text)
+                self.findings.ignore(entry.place, entry.text)
 
     def refuse(self, entry: Entry, why: str = "") -> None:
         """Report a setting that was taken as not understood."""
-        self._findings.skip(entry.place, f"{entry.text} ({why})" if why else entry.text)
+        self.findings.skip(entry.place, f"{entry.text} ({why})" if why else entry.text)
 
     def whole(self, *names: str, least: int = 1) -> int | None:
         """Return a whole number; None when no such setting is there.
@@ -179,12 +185,20 @@ class Settings:
         entry = self.take(*names)
         return None if entry is None else word_of(entry)
 
+    def waive(self, entry: Entry, why: str = "") -> None:
+        """Report a setting that was taken as without effect."""
+        self.findings.ignore(entry.place, f"{entry.text}: {why}" if why else entry.text)
+
+    def say(self, field: str, value: Any, *names: str) -> None:
+        """Set a field that the first of these settings says."""
+        self.findings.put(field, value, self.said(*names))
+
     def put(self, field: str, entry: Entry, value: Any) -> None:
         """Set a field from a setting that was taken."""
         if entry.note:
-            self._findings.assume(field, value, entry.note)
+            self.findings.assume(field, value, entry.note)
         else:
-            self._findings.put(field, value, f"{entry.place}: {entry.text}")
+            self.findings.put(field, value, f"{entry.place}: {entry.text}")
 
     def put_whole(self, field: str, *names: str, least: int = 1) -> int | None:
         """Set a field to a whole number, where the file gives one; return it."""
@@ -220,7 +234,7 @@ class Settings:
         """Set whether gradients are clipped from the norm to which they are, where the file gives one: 0 = they are not."""
         norm = self.number(name)
         if norm is not None:
-            self._findings.put("plan.clip_gradients", norm > 0, self.said(name))
+            self.findings.put("plan.clip_gradients", norm > 0, self.said(name))
 
     def put_flag(self, field: str, *names: str) -> bool | None:
         """Set a field to a truth value, where the file gives one; return it."""
