@@ -87,8 +87,6 @@ def command(
             _judge(files, machine, everything, as_json)
         elif output is not None:
             _nccl(files, machine, everything, output, force, plot, as_json)
-    elif output is not None and kind == "overlap":
-        _overlap(files, gpu, output, as_json)
     elif output is not None:
         _kernels(kind, files, gpu, output, as_json)
 
@@ -154,27 +152,17 @@ def _judge(files: list[Path], machine: Machine, everything: bool, as_json: bool)
 
 
 def _kernels(kind: str, files: list[Path], gpu: str, output: Path, as_json: bool) -> None:
+    from simulator.calibration.kernels.overlap import calibrate_overlap
     from simulator.calibration.kernels.tool import calibrate_kernels
 
-    answer = calibrate_kernels(kind, files, gpu, output.stem)
-    output.parent.mkdir(parents=True, exist_ok=True)
-    write_text(output, answer.toml)
-    if as_json:
-        print_json(answer.figures, "calibrate_kernels")
-    else:
-        print_sections([answer.section()])
-    wrote(output)
-
-
-def _overlap(files: list[Path], gpu: str, output: Path, as_json: bool) -> None:
-    from simulator.calibration.kernels.overlap import calibrate_overlap
-
-    if not output.stem.startswith("interference_"):
+    overlap = kind == "overlap"
+    if overlap and not output.stem.startswith("interference_"):
         raise SpecError(
             f"--output: a cluster finds such files by names that begin with interference_, such as "
             f"interference_mine.toml, but got {output.name!r}"
         )
-    answer = calibrate_overlap(files, gpu, output.stem)
+    name = output.stem
+    answer = calibrate_overlap(files, gpu, name) if overlap else calibrate_kernels(kind, files, gpu, name)
     output.parent.mkdir(parents=True, exist_ok=True)
     write_text(output, answer.toml())
     if as_json:
@@ -182,4 +170,5 @@ def _overlap(files: list[Path], gpu: str, output: Path, as_json: bool) -> None:
     else:
         print_sections([answer.section()])
     wrote(output)
-    note(_way_to_use(output.stem))
+    if overlap:
+        note(_way_to_use(name))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 
-from simulator.importers.imported import Findings
 from simulator.importers.settings import Entry, Settings, flag_of, word_of
 from simulator.importers.vocabulary.adapters import adapted_modules
 from simulator.workload.model_fields import ADAPTED
@@ -30,42 +29,42 @@ _NO_EFFECT = ("lora_alpha", "lora_bias", "use_rslora", "loraplus_lr_ratio", "lor
               "quantization_type", "use_bnb_nested_quant", "lora_mlp_kernel", "lora_qkv_kernel", "lora_o_kernel")  # fmt: skip
 
 
-def read_adapters(settings: Settings, findings: Findings) -> None:
+def read_adapters(settings: Settings) -> None:
     """Set the model's adapters where the file has some; other frozen weights, and 8 bits, are said to be left out."""
-    low = [_says(settings, findings, name, entry) for name in _KINDS if (entry := settings.take(name)) is not None]
+    low = [_says(settings, name, entry) for name in _KINDS if (entry := settings.take(name)) is not None]
     narrow = [(name, e) for name in _WIDTHS if (e := settings.take(name)) is not None and _on(name, e)]
     if not any(low):
         for _, entry in narrow:
-            _refuse(settings, findings, entry)
+            _refuse(settings, entry)
         settings.ignore(*_RANKS, *_TARGETS, *_NO_EFFECT, "lora_dropout", "lora_target_linear", "additional_target")
         return
     if settings.put_whole("model.lora_rank", *_RANKS) is None:
-        findings.assume("model.lora_rank", _DEFAULT_RANK, "PEFT's default (LoraConfig.r)")
-    _modules(settings, findings)
+        settings.assume("model.lora_rank", _DEFAULT_RANK, "PEFT's default (LoraConfig.r)")
+    _modules(settings)
     dropout = settings.number("lora_dropout", "peft_config.lora_dropout")
     if dropout:
-        findings.put("model.lora_dropout", True, settings.said("lora_dropout", "peft_config.lora_dropout"))
+        settings.say("model.lora_dropout", True, "lora_dropout", "peft_config.lora_dropout")
     for name, entry in narrow:
         if _WIDTHS[name] and str(entry.value).lower() != "8":
             settings.put("model.frozen_format", entry, _WIDTHS[name])
         else:
-            _refuse(settings, findings, entry)
+            _refuse(settings, entry)
     also = settings.take("additional_target", "lora_modules_to_save", "modules_to_save")
     if also is not None:
-        _refuse(settings, findings, also)
+        _refuse(settings, also)
     settings.ignore(*_NO_EFFECT)
 
 
-def _says(settings: Settings, findings: Findings, name: str, entry: Entry) -> bool:
+def _says(settings: Settings, name: str, entry: Entry) -> bool:
     """Whether a setting asks for adapters."""
     word = str(entry.value).lower()
     if word in _KINDS[name]:
-        findings.ignore(entry.place, f"{entry.text}: as the rank says")
+        settings.waive(entry, "as the rank says")
         return True
     if word in _OFF or word in _ALL_WEIGHTS.get(name, ()):
-        findings.ignore(entry.place, entry.text)
+        settings.waive(entry)
         return False
-    _refuse(settings, findings, entry)
+    _refuse(settings, entry)
     return False
 
 
@@ -73,13 +72,13 @@ def _on(name: str, entry: Entry) -> bool:
     return str(entry.value).lower() not in _OFF and not (name.startswith("load_in") and not flag_of(entry))
 
 
-def _refuse(settings: Settings, findings: Findings, entry: Entry) -> None:
+def _refuse(settings: Settings, entry: Entry) -> None:
     settings.refuse(entry, "not modelled: other weights frozen than by low-rank adapters, or in 8 bits")
     why = f"{entry.text}: not modelled: the run takes less memory than this, and another time"
-    findings.assumed_key("trained", "as without it", why)
+    settings.findings.assumed_key("trained", "as without it", why)
 
 
-def _modules(settings: Settings, findings: Findings) -> None:
+def _modules(settings: Settings) -> None:
     """Which modules have adapters."""
     every = settings.flag("lora_target_linear", "lora_target_linear_modules")
     entry = settings.take(*_TARGETS)
@@ -87,16 +86,16 @@ def _modules(settings: Settings, findings: Findings) -> None:
         [] if entry is None else entry.value if isinstance(entry.value, list) else re.split(r"[,\s]+", word_of(entry))
     )
     if every:
-        findings.put("model.lora_modules", list(ADAPTED), settings.said("lora_target_linear"))
+        settings.say("model.lora_modules", list(ADAPTED), "lora_target_linear")
         return
     if entry is None or not names:
         if "finetuning_type" in settings:
-            findings.assume("model.lora_modules", list(ADAPTED), "LLaMA-Factory's default: lora_target is all")
+            settings.assume("model.lora_modules", list(ADAPTED), "LLaMA-Factory's default: lora_target is all")
         else:
-            findings.assume("model.lora_modules", list(_QUERY_VALUE), "PEFT's default of a llama")
+            settings.assume("model.lora_modules", list(_QUERY_VALUE), "PEFT's default of a llama")
         return
     found, unknown = adapted_modules(map(str, names))
     for name in unknown:
-        findings.skip(entry.place, f"{name}: no matrix of a layer, or of none known here")
+        settings.findings.skip(entry.place, f"{name}: no matrix of a layer, or of none known here")
     if found:
         settings.put("model.lora_modules", entry, list(found))

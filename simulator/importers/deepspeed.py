@@ -102,13 +102,13 @@ class DeepSpeed(Importer):
         if plain is not None and not flag_of(plain) and trainer:
             settings.put("plan.framework", plain, "hugging_face_deepspeed_plain")
         else:
-            findings.assume("plan.framework", profile, why)
+            settings.assume("plan.framework", profile, why)
             if plain is not None:
-                findings.ignore(plain.place, f"{plain.text}: what {profile} has here")
-        _precision(settings, findings, trainer)
-        _batch(settings, findings)
-        read_zero(settings, findings, "zero_optimization.")
-        _rest(settings, findings)
+                settings.waive(plain, f"what {profile} has here")
+        _precision(settings, trainer)
+        _batch(settings)
+        read_zero(settings, "zero_optimization.")
+        _rest(settings)
         settings.report(_NO_EFFECT, _PREFIXES)
         return findings
 
@@ -122,7 +122,7 @@ def _automatic(settings: Settings) -> bool:
     return bool(found)
 
 
-def _precision(settings: Settings, findings: Findings, trainer: bool) -> None:
+def _precision(settings: Settings, trainer: bool) -> None:
     narrow = settings.take("bf16.enabled", "bfloat16.enabled")
     half = settings.take("fp16.enabled")
     alone = settings.take("bf16.bf16_master_weights_and_grads", "bfloat16.bf16_master_weights_and_grads")
@@ -138,7 +138,7 @@ def _precision(settings: Settings, findings: Findings, trainer: bool) -> None:
     elif half is not None and flag_of(half):
         settings.put("workload.precision", half, "fp16")
     elif not trainer:
-        findings.assume("workload.precision", "fp32", "neither bf16 nor fp16 is enabled")
+        settings.assume("workload.precision", "fp32", "neither bf16 nor fp16 is enabled")
     entry = settings.take("data_types.grad_accum_dtype")
     if entry is not None:
         _dtype(settings, "plan.gradient_dtype", entry)
@@ -154,14 +154,14 @@ def _dtype(settings: Settings, field: str, entry: Entry) -> None:
         settings.refuse(entry, "known: fp32, fp16, bf16")
 
 
-def _batch(settings: Settings, findings: Findings) -> None:
+def _batch(settings: Settings) -> None:
     """Any of the three numbers may be missing: batch = microbatch x accumulation x replicas."""
     micro = settings.put_whole("plan.microbatch_size", "train_micro_batch_size_per_gpu")
     batch = settings.put_whole("workload.global_batch_size", "train_batch_size")
     entry = settings.take("gradient_accumulation_steps")
     times = whole_of(entry) if entry is not None else None
     if entry is None and batch is None and micro:
-        findings.per_replica = micro
+        settings.findings.per_replica = micro
     elif times and micro and batch:
         if batch % (times * micro):
             raise SpecError(
@@ -169,19 +169,19 @@ def _batch(settings: Settings, findings: Findings) -> None:
                 f"replicas, but {batch} / ({micro} x {times}) is no whole number"
             )
         replicas = batch // (times * micro)
-        findings.assume(
+        settings.assume(
             "plan.data_parallel",
             replicas,
             f"train_batch_size / (micro batch x accumulation) = {batch} / ({micro} x {times})",
         )
     elif times and micro:
-        findings.per_replica = micro * times
-        findings.ignore(entry.place, f"{entry.text}: with the replicas it makes the global batch") if entry else None
+        settings.findings.per_replica = micro * times
+        settings.waive(entry, "with the replicas it makes the global batch") if entry else None
     elif entry is not None:
         settings.refuse(entry, "without train_micro_batch_size_per_gpu the microbatch follows from the replicas")
 
 
-def read_zero(settings: Settings, findings: Findings, at: str) -> None:
+def read_zero(settings: Settings, at: str) -> None:
     """Put what a table of ZeRO settings decides.
 
     Args:
@@ -199,20 +199,20 @@ def read_zero(settings: Settings, findings: Findings, at: str) -> None:
     elif overlap is not None:
         settings.refuse(overlap, "ZeRO-3 is taken to gather and reduce beside compute") if not flag_of(
             overlap
-        ) else findings.ignore(overlap.place, f"{overlap.text}: so ZeRO-3 always does here")
+        ) else settings.waive(overlap, "so ZeRO-3 always does here")
     bucket = settings.take(f"{at}reduce_bucket_size")
     if bucket is not None and 0 < stage < 3:
-        kept = findings.get("plan.gradient_dtype") or findings.get("workload.precision") or "bf16"
+        kept = settings.get("plan.gradient_dtype") or settings.get("workload.precision") or "bf16"
         size = whole_of(bucket) * int(BYTES_PER_ELEMENT[kept])
         settings.put("plan.bucket_size", bucket, f"{size} B")
     elif bucket is not None:
-        findings.ignore(bucket.place, f"{bucket.text}: zero_stage = {stage} has no buckets here")
-    _offload(settings, findings, at, stage)
+        settings.waive(bucket, f"zero_stage = {stage} has no buckets here")
+    _offload(settings, at, stage)
     group = settings.take(f"{at}sub_group_size")
     if group is not None and stage == 3 and whole_of(group) != load_framework("deepspeed").sub_group_size:
         settings.refuse(group, "an update is taken to join the gradients of a billion of a rank's weights at once")
     elif group is not None:
-        findings.ignore(group.place, f"{group.text}: of ZeRO-3, where an update takes a billion weights at once here")
+        settings.waive(group, "of ZeRO-3, where an update takes a billion weights at once here")
     settings.put_degree("plan.secondary_shard_size", f"{at}zero_hpz_partition_size")
     for key, field in (
         ("zero_quantized_weights", "quantized_weights"),
@@ -226,11 +226,11 @@ def read_zero(settings: Settings, findings: Findings, at: str) -> None:
         settings.put("plan.shard_size", shards, whole_of(shards))
 
 
-def _offload(settings: Settings, findings: Findings, at: str, stage: int) -> None:
+def _offload(settings: Settings, at: str, stage: int) -> None:
     optimizer = settings.take(f"{at}offload_optimizer.device", f"{at}offload_optimizer_device")
     share = settings.number(f"{at}offload_optimizer.ratio")
     if settings.flag(f"{at}cpu_offload"):
-        findings.put("plan.optimizer_offload", 1.0, settings.said(f"{at}cpu_offload"))
+        settings.say("plan.optimizer_offload", 1.0, f"{at}cpu_offload")
     weights = settings.take(f"{at}offload_param.device", f"{at}offload_param_device")
     for entry, field, value in (
         (optimizer, "optimizer_offload", 1.0 if share is None else share),
@@ -250,7 +250,7 @@ def _offload(settings: Settings, findings: Findings, at: str, stage: int) -> Non
             settings.put(f"plan.{field}", entry, value)
 
 
-def _rest(settings: Settings, findings: Findings) -> None:
+def _rest(settings: Settings) -> None:
     settings.put_clipping("gradient_clipping")
     optimizer = settings.take("optimizer.type")
     if optimizer is not None:

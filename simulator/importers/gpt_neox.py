@@ -72,69 +72,69 @@ class GptNeoX(Importer):
             settings.put_whole(field, *names)
         stages = settings.whole("pipe_parallel_size", least=0)
         if stages is not None and stages > 1:
-            findings.put("plan.pipeline_parallel", stages, settings.said("pipe_parallel_size"))
-            findings.assume("plan.schedule", "one_f_one_b", "DeepSpeed's only order of a pipeline")
-        if findings.get("model.layers"):
-            _model(settings, findings)
-        _precision(settings, findings)
-        _batch(settings, findings)
-        read_zero(settings, findings, "zero_optimization.")
+            settings.say("plan.pipeline_parallel", stages, "pipe_parallel_size")
+            settings.assume("plan.schedule", "one_f_one_b", "DeepSpeed's only order of a pipeline")
+        if settings.get("model.layers"):
+            _model(settings)
+        _precision(settings)
+        _batch(settings)
+        read_zero(settings, "zero_optimization.")
         again = settings.flag("checkpoint_activations")
         if again is not None:
-            findings.put("plan.recompute", "full" if again else "none", settings.said("checkpoint_activations"))
+            settings.say("plan.recompute", "full" if again else "none", "checkpoint_activations")
         settings.ignore("checkpoint_num_layers")
         drops = [settings.number("attention_dropout"), settings.number("hidden_dropout")]
         if any(share is not None for share in drops):
-            findings.put("plan.dropout", any(drops), settings.said("attention_dropout", "hidden_dropout"))
+            settings.say("plan.dropout", any(drops), "attention_dropout", "hidden_dropout")
         settings.put_clipping("gradient_clipping")
         settings.report(NO_EFFECT | _NO_EFFECT, (*NO_EFFECT_PREFIXES, *_PREFIXES))
         return findings
 
 
-def _model(settings: Settings, findings: Findings) -> None:
+def _model(settings: Settings) -> None:
     why = "GPT-NeoX's default"
-    findings.assume("model.family", "gpt_neox", "GPT-NeoX builds a GPT")
+    settings.assume("model.family", "gpt_neox", "GPT-NeoX builds a GPT")
     activation = settings.word("activation") or "gelu"
     gated = activation in _GATED
-    findings.put("model.gated_mlp", gated, settings.said("activation"))
-    wide = settings.whole("intermediate_size") or 4 * (findings.get("model.hidden") or 0)
+    settings.say("model.gated_mlp", gated, "activation")
+    wide = settings.whole("intermediate_size") or 4 * (settings.get("model.hidden") or 0)
     step = settings.whole("mlp_multiple_of") or 1
     inner = int(wide * 2 / 3) // 2 if gated else wide
     if inner:
-        findings.assume(
+        settings.assume(
             "model.ffn", -(-inner // step) * step, "intermediate_size (4 x hidden); with a gate a third of it"
         )
-    _word(settings, findings, "model.norm", "norm", _NORMS, "layernorm")
-    _word(settings, findings, "model.positions", "pos_emb", _POSITIONS, "learned")
+    _word(settings, "model.norm", "norm", _NORMS, "layernorm")
+    _word(settings, "model.positions", "pos_emb", _POSITIONS, "learned")
     share = settings.number("rotary_pct")
     if share is not None and 0 < share < 1:
-        findings.put("model.rotary_share", share, settings.said("rotary_pct"))
+        settings.say("model.rotary_share", share, "rotary_pct")
     for field, name, default in (
         ("model.qkv_bias", "use_bias_in_attn_linear", True),
         ("model.linear_bias", "use_bias_in_mlp", True),
         ("model.qk_norm", "use_qk_layernorm", False),
     ):
         if settings.put_flag(field, name) is None and default:
-            findings.assume(field, default, why)
+            settings.assume(field, default, why)
     untied = settings.flag("no_weight_tying")
-    findings.assume("model.tied_embeddings", not untied, settings.said("no_weight_tying") if untied else why)
+    settings.assume("model.tied_embeddings", not untied, settings.said("no_weight_tying") if untied else why)
     kind = settings.take("tokenizer_type")
     if kind is None or word_of(kind) in ("GPT2BPETokenizer", "HFGPT2Tokenizer"):
-        findings.assume("model.vocabulary", 50257, "GPT-2's vocabulary, by GPT-NeoX's default of tokenizer_type")
+        settings.assume("model.vocabulary", 50257, "GPT-2's vocabulary, by GPT-NeoX's default of tokenizer_type")
     else:
         settings.refuse(kind, "how many words it has is not said: --set model.vocabulary=N")
 
 
-def _word(settings: Settings, findings: Findings, field: str, name: str, known: dict[str, str], default: str) -> None:
+def _word(settings: Settings, field: str, name: str, known: dict[str, str], default: str) -> None:
     """A field whose words have others' names."""
     entry = settings.take(name)
     if entry is None:
-        findings.assume(field, known[default], f"GPT-NeoX's default of {name}: {default}")
+        settings.assume(field, known[default], f"GPT-NeoX's default of {name}: {default}")
     else:
         settings.put_known(field, entry, known)
 
 
-def _precision(settings: Settings, findings: Findings) -> None:
+def _precision(settings: Settings) -> None:
     said = settings.take("precision")
     half, narrow = settings.flag("fp16.enabled"), settings.flag("bf16.enabled")
     settings.ignore("fp16.type")
@@ -142,9 +142,9 @@ def _precision(settings: Settings, findings: Findings) -> None:
         settings.put_known("workload.precision", said, _PRECISIONS)
     elif half or narrow:
         name = "bf16" if narrow else "fp16"
-        findings.put("workload.precision", name, settings.said(f"{name}.enabled"))
-    profile = "gpt_neox_bf16" if findings.get("workload.precision") == "bf16" else "gpt_neox"
-    findings.put("plan.framework", profile, "GPT-NeoX's arguments")
+        settings.say("workload.precision", name, f"{name}.enabled")
+    profile = "gpt_neox_bf16" if settings.get("workload.precision") == "bf16" else "gpt_neox"
+    settings.findings.put("plan.framework", profile, "GPT-NeoX's arguments")
     kernels = settings.take("attention_config")
     words = {word for word in _KERNELS if kernels is not None and f"'{word}'" in str(kernels.value)}
     if kernels is not None and len(words) == 1:
@@ -158,13 +158,11 @@ def _precision(settings: Settings, findings: Findings) -> None:
         settings.refuse(optimizer, "not modelled")
 
 
-def _batch(settings: Settings, findings: Findings) -> None:
+def _batch(settings: Settings) -> None:
     micro = settings.put_whole("plan.microbatch_size", "train_micro_batch_size_per_gpu")
     times = settings.take("gradient_accumulation_steps")
     if settings.put_whole("workload.global_batch_size", "train_batch_size") is None and micro:
-        findings.per_replica = micro * (1 if times is None else whole_of(times))
+        settings.findings.per_replica = micro * (1 if times is None else whole_of(times))
     if times is not None:
-        findings.ignore(times.place, f"{times.text}: with the replicas it makes the global batch")
-    gpus = settings.take("global_num_gpus", "num_gpus")
-    if gpus is not None:
-        settings.put("cluster.gpus", gpus, whole_of(gpus))
+        settings.waive(times, "with the replicas it makes the global batch")
+    settings.put_whole("cluster.gpus", "global_num_gpus", "num_gpus")

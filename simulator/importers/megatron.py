@@ -90,23 +90,21 @@ class Megatron(Importer):
             settings, launched, tokenizer = of_tree(tree, findings, last_part=True), "", ""
         deepspeed = settings.flag("deepspeed")
         if deepspeed:
-            read_deepspeed(settings, findings)
+            read_deepspeed(settings)
         elif settings.flag("use_legacy_models"):
-            findings.put("plan.framework", "megatron_lm_2023", settings.said("use_legacy_models"))
+            settings.say("plan.framework", "megatron_lm_2023", "use_legacy_models")
         else:
             findings.put("plan.framework", "megatron_core", "Megatron's arguments")
-        read_arguments(settings, findings, "Megatron-DeepSpeed" if deepspeed else "Megatron", launched, tokenizer)
+        read_arguments(settings, "Megatron-DeepSpeed" if deepspeed else "Megatron", launched, tokenizer)
         return findings
 
 
-def read_arguments(
-    settings: Settings, findings: Findings, program: str = "Megatron", launched: str = "", tokenizer: str = ""
-) -> None:
+def read_arguments(settings: Settings, program: str = "Megatron", launched: str = "", tokenizer: str = "") -> None:
     """Put all that Megatron's arguments decide, and report the rest.
 
     Raises:
         SpecError: a value that is none of its kind.
     """
-    read_model(settings, findings, launched=launched, tokenizer=tokenizer)
-    read_plan(settings, findings, program)
+    read_model(settings, launched=launched, tokenizer=tokenizer)
+    read_plan(settings, program)
     settings.report(NO_EFFECT, NO_EFFECT_PREFIXES)

@@ -7,21 +7,20 @@ Stage k lies on pipeline rank k mod p, which is where our loop placement puts ch
 
 from __future__ import annotations
 
-from simulator.importers.imported import Findings
 from simulator.importers.settings import Entry, Settings, whole_of, word_of
 from simulator.importers.vocabulary.words import stages_of
 
 __all__ = ["read_layout"]
 
 
-def read_layout(settings: Settings, findings: Findings) -> None:
+def read_layout(settings: Settings) -> None:
     """Put chunks_per_rank, layer_split, schedule and p2p.
 
     Raises:
         SpecError: a number that is none.
     """
-    stages = findings.get("plan.pipeline_parallel", 1)
-    layers = findings.get("model.layers")
+    stages = settings.get("plan.pipeline_parallel", 1)
+    layers = settings.get("model.layers")
     chunks = settings.put_whole(
         "plan.chunks_per_rank", "num_virtual_stages_per_pipeline_rank", "virtual_pipeline_model_parallel_size"
     )
@@ -35,22 +34,22 @@ def read_layout(settings: Settings, findings: Findings) -> None:
             settings.refuse(each, "layers / (pipeline stages x these) is no whole number, or the layers are not said")
     layout = settings.take("pipeline_model_parallel_layout")
     if layout is not None:
-        chunks = _layout(settings, findings, layout, stages, layers)
+        chunks = _layout(settings, layout, stages, layers)
     else:
-        _ends(settings, findings, stages * (chunks or 1), layers)
-    if stages > 1 and not findings.get("plan.schedule"):
+        _ends(settings, stages * (chunks or 1), layers)
+    if stages > 1 and not settings.get("plan.schedule"):
         interleaved = (chunks or 1) > 1
-        findings.assume(
+        settings.assume(
             "plan.schedule",
             "interleaved_1f1b" if interleaved else "one_f_one_b",
             "what Megatron runs with these stages",
         )
     waits = settings.flag("no_overlap_p2p_communication") or settings.flag("overlap_p2p_comm") is False
     if waits and stages > 1 and (chunks or 1) > 1:
-        findings.put("plan.p2p", "blocking", settings.said("no_overlap_p2p_communication"))
+        settings.say("plan.p2p", "blocking", "no_overlap_p2p_communication")
 
 
-def _layout(settings: Settings, findings: Findings, entry: Entry, ranks: int, layers: int | None) -> int | None:
+def _layout(settings: Settings, entry: Entry, ranks: int, layers: int | None) -> int | None:
     found = stages_of(word_of(entry))
     if found is None or len(found) % ranks:
         settings.refuse(entry, f"expected stages of E, t, m, L, as many as a multiple of {ranks}")
@@ -67,7 +66,7 @@ def _layout(settings: Settings, findings: Findings, entry: Entry, ranks: int, la
     return chunks
 
 
-def _ends(settings: Settings, findings: Findings, chunks: int, layers: int | None) -> None:
+def _ends(settings: Settings, chunks: int, layers: int | None) -> None:
     """First and last stages with layers of their own, or with an embedding and a loss that count as one."""
     first = settings.take("decoder_first_pipeline_num_layers", "num_layers_in_first_pipeline_stage")
     last = settings.take("decoder_last_pipeline_num_layers", "num_layers_in_last_pipeline_stage")
@@ -100,4 +99,4 @@ def _ends(settings: Settings, findings: Findings, chunks: int, layers: int | Non
             settings.refuse(entry, "the layers between do not divide by the stages between")
         return
     why = entries[0].text if entries else "account_for_embedding_in_pipeline_split"
-    findings.put("plan.layer_split", split, why)
+    settings.findings.put("plan.layer_split", split, why)

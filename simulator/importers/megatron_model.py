@@ -6,10 +6,9 @@ Defaults are those of NVIDIA/Megatron-LM, megatron/training/arguments.py and cor
 from __future__ import annotations
 
 from simulator.importers.arithmetic import whole_numbers
-from simulator.importers.imported import Findings
 from simulator.importers.settings import Entry, Settings, whole_of, word_of
 
-__all__ = ["read_model", "usual_tokenizer"]
+__all__ = ["PATTERN", "read_model", "usual_tokenizer"]
 
 _WHOLE = {
     "layers": ("num_layers", "encoder_num_layers", "decoder_num_layers"),
@@ -45,7 +44,13 @@ _PROGRAMS = {
     "pretrain_t5.py": (_T5, "BertWordPieceLowerCase"),
 }
 """Megatron's programs -> the architecture that they train ("": a decoder), and the tokenizer that they take when none is named."""
-_PATTERN = {"M": ("mamba2", False), "*": ("full", False), "-": ("none", True), "E": ("none", True)}
+PATTERN = {
+    "M": ("mamba2", False, False),
+    "*": ("full", False, False),
+    "-": ("none", True, False),
+    "E": ("none", True, True),
+}
+"""Letter of a layer in a pattern of hybrids -> its mixer, whether it has an MLP, and whether that is one of experts."""
 
 
 def usual_tokenizer(launched: str) -> str:
@@ -54,11 +59,7 @@ def usual_tokenizer(launched: str) -> str:
 
 
 def read_model(
-    settings: Settings,
-    findings: Findings,
-    defaults: str = "Megatron's default",
-    launched: str = "",
-    tokenizer: str = "",
+    settings: Settings, defaults: str = "Megatron's default", launched: str = "", tokenizer: str = ""
 ) -> None:
     """Put the model's fields that the settings decide.
 
@@ -74,81 +75,79 @@ def read_model(
     stacks = (settings.take("encoder_num_layers"), settings.take("decoder_num_layers")) if architecture == _T5 else ()
     for field, names in _WHOLE.items():
         settings.put_whole(f"model.{field}", *names)
-    if not findings.get("model.hidden") and not findings.get("model.layers"):
+    if not settings.get("model.hidden") and not settings.get("model.layers"):
         return
-    findings.assume("model.family", "megatron", f"Megatron builds a {architecture or 'GPT'}")
+    settings.assume("model.family", "megatron", f"Megatron builds a {architecture or 'GPT'}")
     if architecture:
-        _architecture(settings, findings, architecture, stacks, launched)
-    _mlp(settings, findings, defaults)
-    _attention(settings, findings, defaults)
-    _embeddings(settings, findings, defaults, tokenizer)
-    _experts(settings, findings)
-    _pattern(settings, findings)
+        _architecture(settings, architecture, stacks, launched)
+    _mlp(settings, defaults)
+    _attention(settings, defaults)
+    _embeddings(settings, defaults, tokenizer)
+    _experts(settings)
+    _pattern(settings)
     count = settings.whole("mtp_num_layers", least=0)
     if count:
-        findings.put("model.mtp_layers", count, settings.said("mtp_num_layers"))
+        settings.say("model.mtp_layers", count, "mtp_num_layers")
 
 
-def _architecture(
-    settings: Settings, findings: Findings, architecture: str, stacks: tuple[Entry | None, ...], launched: str
-) -> None:
+def _architecture(settings: Settings, architecture: str, stacks: tuple[Entry | None, ...], launched: str) -> None:
     """What BERT and T5 have beside layers, as Megatron builds them."""
-    findings.assume("model.architecture", architecture, f"what {launched} trains")
+    settings.assume("model.architecture", architecture, f"what {launched} trains")
     if architecture != _T5:
         for field, value in (("token_types", 2), ("head_transform", True), ("pooler", True)):
-            findings.assume(f"model.{field}", value, "Megatron's BERT has them")
+            settings.assume(f"model.{field}", value, "Megatron's BERT has them")
         return
-    if findings.get("model.layers"):
-        findings.assume(
-            "model.encoder_layers", findings.get("model.layers"), "Megatron's default of encoder_num_layers: num_layers"
+    if settings.get("model.layers"):
+        settings.assume(
+            "model.encoder_layers", settings.get("model.layers"), "Megatron's default of encoder_num_layers: num_layers"
         )
     for field, entry in zip(("encoder_layers", "layers"), stacks, strict=True):
         if entry is not None:
             settings.put(f"model.{field}", entry, whole_of(entry))
     if settings.put_whole("model.target_length", "decoder_seq_length") is None:
-        findings.assume("model.target_length", 128, "decoder_seq_length is not said")
+        settings.assume("model.target_length", 128, "decoder_seq_length is not said")
 
 
-def _put_default(findings: Findings, field: str, value: object, why: str) -> None:
-    findings.assume(f"model.{field}", value, why)
+def _put_default(settings: Settings, field: str, value: object, why: str) -> None:
+    settings.assume(f"model.{field}", value, why)
 
 
-def _mlp(settings: Settings, findings: Findings, defaults: str) -> None:
+def _mlp(settings: Settings, defaults: str) -> None:
     activation = (settings.word("activation") or "").lower()
     gated = settings.flag("swiglu", "gated_linear_unit", "quick_geglu") or "glu" in activation
     settings.ignore("openai_gelu", "activation_func", "bias_activation_fusion")
     if gated:
-        findings.put("model.gated_mlp", True, settings.said("swiglu", "gated_linear_unit", "quick_geglu", "activation"))
+        settings.say("model.gated_mlp", True, "swiglu", "gated_linear_unit", "quick_geglu", "activation")
     else:
-        _put_default(findings, "gated_mlp", False, f"{defaults}: no swiglu")
-    hidden = findings.get("model.hidden")
+        _put_default(settings, "gated_mlp", False, f"{defaults}: no swiglu")
+    hidden = settings.get("model.hidden")
     if settings.put_whole("model.ffn", "ffn_hidden_size") is None and hidden:
         if gated:
             width = max(64, int(4 * hidden * 2 / 3) // 64 * 64)
-            _put_default(findings, "ffn", width, f"{defaults} with swiglu: 4 x hidden x 2/3, down to a multiple of 64")
+            _put_default(settings, "ffn", width, f"{defaults} with swiglu: 4 x hidden x 2/3, down to a multiple of 64")
         else:
-            _put_default(findings, "ffn", 4 * hidden, f"{defaults}: 4 x hidden")
+            _put_default(settings, "ffn", 4 * hidden, f"{defaults}: 4 x hidden")
     normalization = settings.take("normalization")
     if normalization is None:
-        _put_default(findings, "norm", "layer_norm", f"{defaults}: LayerNorm")
+        _put_default(settings, "norm", "layer_norm", f"{defaults}: LayerNorm")
     else:
         rms = "rms" in word_of(normalization).lower()
         settings.put("model.norm", normalization, "rms_norm" if rms else "layer_norm")
 
 
-def _attention(settings: Settings, findings: Findings, defaults: str) -> None:
+def _attention(settings: Settings, defaults: str) -> None:
     no_bias = settings.flag("disable_bias_linear")
     bias = settings.flag("add_bias_linear", "bias")
     linear = not no_bias if no_bias is not None else True if bias is None else bias
     if no_bias is None and bias is None:
-        _put_default(findings, "linear_bias", True, f"{defaults}: linear layers have biases")
+        _put_default(settings, "linear_bias", True, f"{defaults}: linear layers have biases")
     else:
-        findings.put("model.linear_bias", linear, settings.said("disable_bias_linear", "add_bias_linear", "bias"))
+        settings.say("model.linear_bias", linear, "disable_bias_linear", "add_bias_linear", "bias")
     qkv = settings.flag("add_qkv_bias", "qkv_bias")
     if qkv is None:
-        _put_default(findings, "qkv_bias", linear, "as linear layers have them: no add_qkv_bias")
+        _put_default(settings, "qkv_bias", linear, "as linear layers have them: no add_qkv_bias")
     else:
-        findings.put("model.qkv_bias", qkv or linear, settings.said("add_qkv_bias"))
+        settings.say("model.qkv_bias", qkv or linear, "add_qkv_bias")
     grouped = settings.flag("group_query_attention")
     groups = settings.take("num_query_groups")
     if groups is not None and grouped is not False:
@@ -157,27 +156,27 @@ def _attention(settings: Settings, findings: Findings, defaults: str) -> None:
         settings.refuse(groups, "group_query_attention is off")
     settings.put_whole("model.head_dim", "kv_channels")
     if settings.flag("qk_layernorm"):
-        findings.put("model.qk_norm", True, settings.said("qk_layernorm"))
+        settings.say("model.qk_norm", True, "qk_layernorm")
     if settings.flag("multi_latent_attention"):
-        _latent(settings, findings, defaults)
-    _window(settings, findings)
+        _latent(settings, defaults)
+    _window(settings)
 
 
-def _latent(settings: Settings, findings: Findings, defaults: str) -> None:
-    findings.put("model.attention", "latent", settings.said("multi_latent_attention"))
+def _latent(settings: Settings, defaults: str) -> None:
+    settings.say("model.attention", "latent", "multi_latent_attention")
     for name in ("qk_norm", "head_dim", "kv_heads"):
-        if findings.get(f"model.{name}"):
-            findings.drop(f"model.{name}", "follows from multi_latent_attention")
-    findings.assume("model.qkv_bias", False, "latent attention has none")
-    findings.assume("model.q_lora_rank", 0, f"{defaults}: queries straight from the hidden state")
+        if settings.get(f"model.{name}"):
+            settings.drop(f"model.{name}", "follows from multi_latent_attention")
+    settings.assume("model.qkv_bias", False, "latent attention has none")
+    settings.assume("model.q_lora_rank", 0, f"{defaults}: queries straight from the hidden state")
     settings.put_whole("model.q_lora_rank", "q_lora_rank")
     for name, default in _LATENT.items():
         field = f"model.{_OURS.get(name, name)}"
         if settings.put_whole(field, name) is None:
-            findings.assume(field, default, defaults)
+            settings.assume(field, default, defaults)
 
 
-def _window(settings: Settings, findings: Findings) -> None:
+def _window(settings: Settings) -> None:
     entry = settings.take("window_size")
     every = settings.take("window_attn_skip_freq")
     if entry is None:
@@ -200,16 +199,17 @@ def _window(settings: Settings, findings: Findings) -> None:
             settings.refuse(every)
 
 
-def _embeddings(settings: Settings, findings: Findings, defaults: str, tokenizer: str) -> None:
+def _embeddings(settings: Settings, defaults: str, tokenizer: str) -> None:
     untied = settings.flag("untie_embeddings_and_output_weights")
     shared = settings.flag("share_embeddings_and_output_weights")
     if untied is None and shared is None:
-        _put_default(findings, "tied_embeddings", True, f"{defaults}: embedding and output share weights")
+        _put_default(settings, "tied_embeddings", True, f"{defaults}: embedding and output share weights")
     else:
-        findings.put(
+        settings.say(
             "model.tied_embeddings",
             not untied if untied is not None else bool(shared),
-            settings.said("untie_embeddings_and_output_weights", "share_embeddings_and_output_weights"),
+            "untie_embeddings_and_output_weights",
+            "share_embeddings_and_output_weights",
         )
     kind = settings.take("position_embedding_type")
     rotary = settings.flag("use_rotary_position_embeddings")
@@ -217,63 +217,63 @@ def _embeddings(settings: Settings, findings: Findings, defaults: str, tokenizer
     word = word_of(kind) if kind is not None else "rope" if rotary else "none" if none else ""
     if word in _POSITIONS:
         place = settings.said("position_embedding_type", "use_rotary_position_embeddings", "no_position_embedding")
-        findings.put("model.positions", _POSITIONS[word], place)
+        settings.findings.put("model.positions", _POSITIONS[word], place)
     elif kind is not None:
         settings.refuse(kind, "known: " + ", ".join(_POSITIONS))
     else:
-        _put_default(findings, "positions", "learned", f"{defaults}: learned positions")
+        _put_default(settings, "positions", "learned", f"{defaults}: learned positions")
     share = settings.number("rotary_percent", "rotary_percentage")
     if share is not None and 0 < share < 1:
-        findings.put("model.rotary_share", share, settings.said("rotary_percent"))
-    _vocabulary(settings, findings, tokenizer)
+        settings.say("model.rotary_share", share, "rotary_percent")
+    _vocabulary(settings, tokenizer)
 
 
-def _vocabulary(settings: Settings, findings: Findings, usual: str) -> None:
+def _vocabulary(settings: Settings, usual: str) -> None:
     """A vocabulary that the arguments do not count is known only of tokenizers of one model."""
-    if findings.get("model.vocabulary"):
+    if settings.get("model.vocabulary"):
         settings.ignore("tokenizer_type", "vocab_file", "merge_file", "tokenizer_model")
         return
     kind = settings.take("tokenizer_type")
     word = word_of(kind) if kind is not None else usual
     if word in _VOCABULARIES:
         whose, size = _VOCABULARIES[word]
-        findings.assume("model.vocabulary", size, f"{word} reads {whose} vocabulary of {size:,}")
+        settings.assume("model.vocabulary", size, f"{word} reads {whose} vocabulary of {size:,}")
         settings.ignore("vocab_file", "merge_file")
     elif kind is not None:
         settings.refuse(kind, "how many words it has is not said: --set model.vocabulary=N")
 
 
-def _experts(settings: Settings, findings: Findings) -> None:
+def _experts(settings: Settings) -> None:
     experts = settings.put_whole("model.experts", "num_experts", "num_moe_experts", least=0)
     if not experts:
         if experts == 0:
-            findings.drop("model.experts", "no experts")
+            settings.drop("model.experts", "no experts")
         return
     if settings.put_whole("model.experts_per_token", "moe_router_topk") is None:
-        findings.assume("model.experts_per_token", 2, "Megatron's default of moe_router_topk")
+        settings.assume("model.experts_per_token", 2, "Megatron's default of moe_router_topk")
     settings.put_whole("model.expert_ffn", "moe_ffn_hidden_size")
     settings.put_whole("model.shared_expert_ffn", "moe_shared_expert_intermediate_size")
     groups = settings.whole("moe_router_num_groups")
     used = settings.whole("moe_router_group_topk")
     if groups and used and used < groups:
-        findings.put("model.expert_groups", groups, settings.said("moe_router_num_groups"))
-        findings.put("model.groups_per_token", used, settings.said("moe_router_group_topk"))
+        settings.say("model.expert_groups", groups, "moe_router_num_groups")
+        settings.say("model.groups_per_token", used, "moe_router_group_topk")
     capacity = settings.number("moe_expert_capacity_factor")
     if capacity is not None and capacity > 0:
-        findings.put("model.capacity_factor", capacity, settings.said("moe_expert_capacity_factor"))
+        settings.say("model.capacity_factor", capacity, "moe_expert_capacity_factor")
     which = settings.take("moe_layer_freq", "expert_interval")
     if which is not None:
-        _sparse_layers(settings, findings, which)
+        _sparse_layers(settings, which)
 
 
-def _sparse_layers(settings: Settings, findings: Findings, entry: Entry) -> None:
+def _sparse_layers(settings: Settings, entry: Entry) -> None:
     """moe_layer_freq: every n-th layer, or a list with 1 where a layer has experts."""
-    layers = findings.get("model.layers") or 0
+    layers = settings.get("model.layers") or 0
     text = str(entry.value)
     if text.isdigit():
         every = int(text)
         if every > 1:
-            findings.assume(
+            settings.assume(
                 "model.moe_every",
                 every,
                 "Megatron gives experts to the first of so many layers, we to the last of them",
@@ -298,15 +298,15 @@ def _sparse_layers(settings: Settings, findings: Findings, entry: Entry) -> None
     settings.refuse(entry, "experts in layers without a regular order are not modelled")
 
 
-def _pattern(settings: Settings, findings: Findings) -> None:
+def _pattern(settings: Settings) -> None:
     """hybrid_layer_pattern: a letter per layer, M a Mamba-2 mixer, * attention, - an MLP, E experts
     (core/ssm/mamba_hybrid_layer_allocation.py)."""
     entry = settings.take("hybrid_layer_pattern", "hybrid_override_pattern")
     if entry is None:
         return
     letters = word_of(entry).split("/")[0].replace("|", "")
-    if not letters or set(letters) - set(_PATTERN):
-        settings.refuse(entry, "known letters: " + " ".join(_PATTERN))
+    if not letters or set(letters) - set(PATTERN):
+        settings.refuse(entry, "known letters: " + " ".join(PATTERN))
         return
     if {"-", "E"} <= set(letters):
         settings.refuse(entry, "experts in layers without a regular order are not modelled")
@@ -315,8 +315,8 @@ def _pattern(settings: Settings, findings: Findings) -> None:
     if stack is not None and "mamba_stack_spec" not in str(stack.value):
         settings.refuse(stack)
     settings.put("model.layers", entry, len(letters))
-    settings.put("model.mixers", entry, [_PATTERN[letter][0] for letter in letters])
-    settings.put("model.mlps", entry, [_PATTERN[letter][1] for letter in letters])
+    settings.put("model.mixers", entry, [PATTERN[letter][0] for letter in letters])
+    settings.put("model.mlps", entry, [PATTERN[letter][1] for letter in letters])
     sizes = {
         "ssm_state": ("mamba_state_dim", 128),
         "ssm_head_dim": ("mamba_head_dim", 64),
@@ -327,7 +327,7 @@ def _pattern(settings: Settings, findings: Findings) -> None:
         return
     for field, (name, default) in sizes.items():
         if settings.put_whole(f"model.{field}", name) is None:
-            findings.assume(f"model.{field}", default, "Megatron's default")
-    if settings.put_whole("model.ssm_heads", "mamba_num_heads") is None and findings.get("model.hidden"):
-        heads = 2 * findings.get("model.hidden") // findings.get("model.ssm_head_dim")
-        findings.assume("model.ssm_heads", heads, "Megatron's default: 2 x hidden / mamba_head_dim")
+            settings.assume(f"model.{field}", default, "Megatron's default")
+    if settings.put_whole("model.ssm_heads", "mamba_num_heads") is None and settings.get("model.hidden"):
+        heads = 2 * settings.get("model.hidden") // settings.get("model.ssm_head_dim")
+        settings.assume("model.ssm_heads", heads, "Megatron's default: 2 x hidden / mamba_head_dim")

@@ -94,14 +94,14 @@ class Nemo(Importer):
         bridge = "trainer" not in tree.data
         tree = Tree(_resolved(tree.data, tree.data), tree.lines, tree.place)
         settings = of_tree(tree, findings, last_part=True, aside=_ASIDE)
-        _optimizer(settings, findings, tree)
-        _trainer(settings, findings)
-        _fsdp(settings, findings)
+        _optimizer(settings, tree)
+        _trainer(settings)
+        _fsdp(settings)
         profile = "megatron_bridge" if bridge else "nemo"
         findings.put("plan.framework", profile, f"{document.place}: " + ("no section trainer" if bridge else "trainer"))
-        read_model(settings, findings, "NeMo's default", tokenizer=_tokenizer(tree))
-        read_plan(settings, findings, "NeMo")
-        _narrow(settings, findings)
+        read_model(settings, "NeMo's default", tokenizer=_tokenizer(tree))
+        read_plan(settings, "NeMo")
+        _narrow(settings)
         settings.report(NO_EFFECT | _NO_EFFECT, (*NO_EFFECT_PREFIXES, "sched", "optim", "exp_", "checkpoint"))
         return findings
 
@@ -132,16 +132,16 @@ def _target(root: dict[str, Any], path: str) -> object:
     return None
 
 
-def _optimizer(settings: Settings, findings: Findings, tree: Tree) -> None:
+def _optimizer(settings: Settings, tree: Tree) -> None:
     """optim.name of NeMo says whether states are sharded."""
     data = tree.data
     model = data.get("model", {})
     optim = (model.get("optim") if isinstance(model, dict) else None) or data.get("optim") or {}
     name = str(optim.get("name", "")) if isinstance(optim, dict) else ""
     if "distributed" in name or name == "mcore_distributed_optim":
-        findings.put("plan.zero_stage", 1, f"optim.name: {name}")
+        settings.findings.put("plan.zero_stage", 1, f"optim.name: {name}")
     if "adam" in name:
-        findings.put("workload.optimizer", "adam", f"optim.name: {name}")
+        settings.findings.put("workload.optimizer", "adam", f"optim.name: {name}")
 
 
 def _tokenizer(tree: Tree) -> str:
@@ -151,7 +151,7 @@ def _tokenizer(tree: Tree) -> str:
     return str(said.get("type", "")) if isinstance(said, dict) else ""
 
 
-def _fsdp(settings: Settings, findings: Findings) -> None:
+def _fsdp(settings: Settings) -> None:
     """model.fsdp of NeMo; what stands beside it has no effect where it is off."""
     names = ("fsdp_sharding_strategy", "fsdp_grad_reduce_dtype", "fsdp_use_orig_params")
     if not settings.flag("fsdp"):
@@ -160,12 +160,12 @@ def _fsdp(settings: Settings, findings: Findings) -> None:
     strategy = settings.take(names[0])
     word = "full" if strategy is None else word_of(strategy)
     if word in _SHARDING:
-        findings.put("plan.zero_stage", _SHARDING[word], settings.said(names[0], "fsdp"))
+        settings.say("plan.zero_stage", _SHARDING[word], names[0], "fsdp")
     elif strategy is not None:
         settings.refuse(strategy, "known: " + ", ".join(_SHARDING))
 
 
-def _trainer(settings: Settings, findings: Findings) -> None:
+def _trainer(settings: Settings) -> None:
     devices, nodes = settings.take("devices", "num_gpus_per_node", "gpus_per_node"), settings.take("num_nodes", "nodes")
     if devices is not None and str(devices.value).isdigit() and (nodes is None or str(nodes.value).isdigit()):
         settings.put("cluster.gpus", devices, whole_of(devices) * (whole_of(nodes) if nodes is not None else 1))
@@ -188,9 +188,9 @@ def _trainer(settings: Settings, findings: Findings) -> None:
         settings.refuse(entry, "known: 32, 16, bf16, bf16-mixed, bf16_with_fp8_...")
 
 
-def _narrow(settings: Settings, findings: Findings) -> None:
+def _narrow(settings: Settings) -> None:
     """A length that stands with the data, and what NeMo ties to fp8."""
-    if findings.get("workload.sequence_length") is None:
+    if settings.get("workload.sequence_length") is None:
         settings.put_whole("workload.sequence_length", "sequence_length")
     settings.ignore(
         "sequence_length", "fp8_hybrid", "fp8_e4m3", "fp8_wgrad", "fp8_params", "reduce_amax", "fp8_amax_reduction"

@@ -8,14 +8,15 @@ from __future__ import annotations
 import re
 from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from simulator.errors import SpecError
 from simulator.importers.imported import Findings, brief
 from simulator.importers.trees import Tree, flat
 
-__all__ = ["Entry", "Settings", "of_tree", "plain_name"]
+__all__ = ["Entry", "Settings", "of_tree", "plain_name", "written_as"]
 
+Ours = TypeVar("Ours")
 _TRUE, _FALSE = {"true", "yes", "on", "1"}, {"false", "no", "off", "0"}
 _WHOLE = re.compile(r"[-+]?[0-9][0-9_]{0,18}")
 _ANOTHER = "#"
@@ -51,12 +52,30 @@ def plain_name(name: object) -> str:
     return str(name).strip().lstrip("-").replace("-", "_")
 
 
+def written_as(known: Mapping[str, Ours]) -> dict[Ours, str]:
+    """Return how another program writes what we mean: of several of its words the first.
+
+    >>> written_as({"all_gather": "gathered", "allgather": "gathered", "p2p": "ring"})
+    {'gathered': 'all_gather', 'ring': 'p2p'}
+    """
+    out: dict[Ours, str] = {}
+    for theirs, ours in known.items():
+        out.setdefault(ours, theirs)
+    return out
+
+
 class Settings:
-    """The settings of a file, by plain name."""
+    """The settings of a file, by plain name, and what is found in them: a reader takes settings, and puts or assumes fields.
+
+    Args:
+        entries: by name.
+        findings: what becomes of them; `get`, `assume` and `drop` are those of the findings.
+    """
 
     def __init__(self, entries: Mapping[str, Entry], findings: Findings) -> None:
         self._entries = dict(entries)
-        self._findings = findings
+        self.findings = findings
+        self.get, self.assume, self.drop = findings.get, findings.assume, findings.drop
         self._taken: set[str] = set()
 
     def __contains__(self, name: str) -> bool:
@@ -82,9 +101,9 @@ class Settings:
         for name, entry in self.left():
             name = name.partition(_ANOTHER)[0]
             if entry.value is None or name in known or name.startswith(prefixes or ("\0",)):
-                self._findings.ignore(entry.place, entry.text)
+                self.findings.ignore(entry.place, entry.text)
             else:
-                self._findings.skip(entry.place, entry.text)
+                self.findings.skip(entry.place, entry.text)
 
     def take(self, *names: str) -> Entry | None:
         """Return the first of these settings that the file has and whose value is known; all of them count as taken.
@@ -98,7 +117,7 @@ class Settings:
                 continue
             self._taken.add(name)
             if entry.open or (isinstance(entry.value, str) and _INTERPOLATED.search(entry.value)):
-                self._findings.skip(entry.place, f"{entry.text} (depends on what the file does not say)")
+                self.findings.skip(entry.place, f"{entry.text} (depends on what the file does not say)")
             elif found is None and entry.value is not None:
                 found = entry
         return found
@@ -114,11 +133,11 @@ class Settings:
             entry = self._entries.get(name)
             if entry is not None and name not in self._taken:
                 self._taken.add(name)
-                self._findings.ignore(entry.place, entry.text)
+                self.findings.ignore(entry.place, entry.text)
 
     def refuse(self, entry: Entry, why: str = "") -> None:
         """Report a setting that was taken as not understood."""
-        self._findings.skip(entry.place, f"{entry.text} ({why})" if why else entry.text)
+        self.findings.skip(entry.place, f"{entry.text} ({why})" if why else entry.text)
 
     def whole(self, *names: str, least: int = 1) -> int | None:
         """Return a whole number; None when no such setting is there.
@@ -166,12 +185,20 @@ class Settings:
         entry = self.take(*names)
         return None if entry is None else word_of(entry)
 
+    def waive(self, entry: Entry, why: str = "") -> None:
+        """Report a setting that was taken as without effect."""
+        self.findings.ignore(entry.place, f"{entry.text}: {why}" if why else entry.text)
+
+    def say(self, field: str, value: Any, *names: str) -> None:
+        """Set a field that the first of these settings says."""
+        self.findings.put(field, value, self.said(*names))
+
     def put(self, field: str, entry: Entry, value: Any) -> None:
         """Set a field from a setting that was taken."""
         if entry.note:
-            self._findings.assume(field, value, entry.note)
+            self.findings.assume(field, value, entry.note)
         else:
-            self._findings.put(field, value, f"{entry.place}: {entry.text}")
+            self.findings.put(field, value, f"{entry.place}: {entry.text}")
 
     def put_whole(self, field: str, *names: str, least: int = 1) -> int | None:
         """Set a field to a whole number, where the file gives one; return it."""
@@ -207,7 +234,7 @@ class Settings:
         """Set whether gradients are clipped from the norm to which they are, where the file gives one: 0 = they are not."""
         norm = self.number(name)
         if norm is not None:
-            self._findings.put("plan.clip_gradients", norm > 0, self.said(name))
+            self.findings.put("plan.clip_gradients", norm > 0, self.said(name))
 
     def put_flag(self, field: str, *names: str) -> bool | None:
         """Set a field to a truth value, where the file gives one; return it."""

@@ -16,7 +16,7 @@ from simulator.importers.launch import read_launch
 from simulator.importers.settings import Settings, flag_of, of_tree, whole_of, word_of
 from simulator.importers.torchtitan_stages import read_stages
 
-__all__ = ["FLAVORS", "Torchtitan"]
+__all__ = ["CONTEXT", "FLAVORS", "Torchtitan"]
 
 _SECTIONS = {
     "training",
@@ -52,7 +52,7 @@ _NO_EFFECT = {
 }  # fmt: skip
 _PREFIXES = ("job.", "profiling.", "metrics.", "checkpoint.", "lr_scheduler.", "experimental.", "comm.", "fault_tolerance.", "validation.",
              "debug.", "memory_estimation.", "optimizer.", "training.dataloader", "tokenizer.")  # fmt: skip
-_CONTEXT = {"allgather": "all_gather", "alltoall": "ring"}
+CONTEXT = {"allgather": "all_gather", "alltoall": "ring"}
 """How torchtitan exchanges keys and values: all gathered first, or passed round."""
 
 
@@ -94,18 +94,18 @@ class Torchtitan(Importer):
             ).flags
         else:
             settings = of_tree(tree, findings)
-        _model(settings, findings)
-        _precision(settings, findings)
-        _degrees(settings, findings)
-        read_stages(settings, findings)
-        _batch(settings, findings)
-        _recompute(settings, findings)
-        _rest(settings, findings)
+        _model(settings)
+        _precision(settings)
+        _degrees(settings)
+        read_stages(settings)
+        _batch(settings)
+        _recompute(settings)
+        _rest(settings)
         settings.report(_NO_EFFECT, _PREFIXES)
         return findings
 
 
-def _model(settings: Settings, findings: Findings) -> None:
+def _model(settings: Settings) -> None:
     name = settings.take("model.name", "model_spec.name")
     flavor = settings.take("model.flavor", "model_spec.flavor")
     if name is None or flavor is None:
@@ -120,10 +120,10 @@ def _model(settings: Settings, findings: Findings) -> None:
         )
         return
     for field, value in table.items():
-        findings.put(f"model.{field}", value, f"{flavor.place}: {word_of(name)} {word_of(flavor)} is {known}")
+        settings.findings.put(f"model.{field}", value, f"{flavor.place}: {word_of(name)} {word_of(flavor)} is {known}")
 
 
-def _precision(settings: Settings, findings: Findings) -> None:
+def _precision(settings: Settings) -> None:
     kept = settings.take("training.dtype")
     param = settings.take("training.mixed_precision_param")
     if kept is not None and word_of(kept) == "bfloat16":
@@ -133,12 +133,12 @@ def _precision(settings: Settings, findings: Findings) -> None:
     elif param is not None and word_of(param) == "bfloat16":
         settings.put("workload.precision", param, "bf16")
     else:
-        findings.assume("workload.precision", "bf16", "torchtitan's default of mixed_precision_param: bfloat16")
+        settings.assume("workload.precision", "bf16", "torchtitan's default of mixed_precision_param: bfloat16")
     reduced = settings.take("training.mixed_precision_reduce")
-    if reduced is not None and word_of(reduced) == "bfloat16" and findings.get("workload.precision") != "bf16_true":
+    if reduced is not None and word_of(reduced) == "bfloat16" and settings.get("workload.precision") != "bf16_true":
         settings.put("plan.gradient_reduce_dtype", reduced, "bf16")
     elif reduced is not None:
-        findings.ignore(reduced.place, f"{reduced.text}: so gradients are added here")
+        settings.waive(reduced, "so gradients are added here")
     converters = settings.take("model.converters")
     words = str(converters.value) if converters is not None else ""
     recipe = settings.take("quantize.linear.float8.recipe_name", "float8.recipe_name")
@@ -155,7 +155,7 @@ def _precision(settings: Settings, findings: Findings) -> None:
         settings.ignore(*(name for name, _ in [*settings.left()] if name.startswith(("float8.", "mx.", "quantize."))))
 
 
-def _degrees(settings: Settings, findings: Findings) -> None:
+def _degrees(settings: Settings) -> None:
     at = "parallelism."
     tensor = (
         settings.put_whole("plan.tensor_parallel", f"{at}tensor_parallel_degree", "training.tensor_parallel_degree")
@@ -178,27 +178,27 @@ def _degrees(settings: Settings, findings: Findings) -> None:
     if inner is not None and expert > 1 and tensor > 1:
         settings.put("plan.expert_tensor_parallel", inner, whole_of(inner))
     if tensor > 1:
-        findings.assume(
+        settings.assume(
             "plan.sequence_parallel", True, "torchtitan's tensor parallelism splits norms along the sequence"
         )
     if settings.flag(f"{at}disable_loss_parallel") and tensor > 1:
-        findings.put("plan.vocabulary_parallel_loss", False, settings.said(f"{at}disable_loss_parallel"))
+        settings.say("plan.vocabulary_parallel_loss", False, f"{at}disable_loss_parallel")
     if settings.flag(f"{at}enable_async_tensor_parallel", "experimental.enable_async_tensor_parallel") and tensor > 1:
-        findings.assume(
+        settings.assume(
             "plan.tensor_parallel_splits", tensor, "asynchronous tensor parallelism cuts products in a piece per rank"
         )
     rotate = settings.take(f"{at}context_parallel_rotate_method", "experimental.context_parallel_rotate_method")
     if rotate is not None:
-        settings.put_known("plan.context_parallel_kind", rotate, _CONTEXT)
+        settings.put_known("plan.context_parallel_kind", rotate, CONTEXT)
     elif context > 1:
-        findings.assume("plan.context_parallel_kind", "all_gather", "torchtitan's default: allgather")
+        settings.assume("plan.context_parallel_kind", "all_gather", "torchtitan's default: allgather")
     comm = settings.word(f"{at}expert_parallel_comm_backend")
     if comm == "deepep" and expert > 1:
-        findings.put("plan.expert_exchange", "once_per_node", settings.said(f"{at}expert_parallel_comm_backend"))
-    _replicas(settings, findings, tensor * context * pipeline, context)
+        settings.say("plan.expert_exchange", "once_per_node", f"{at}expert_parallel_comm_backend")
+    _replicas(settings, tensor * context * pipeline, context)
 
 
-def _replicas(settings: Settings, findings: Findings, inner: int, context: int) -> None:
+def _replicas(settings: Settings, inner: int, context: int) -> None:
     """data_parallel_shard_degree: -1 takes all GPUs that are left; above 1, or with context parallelism, FSDP."""
     at = "parallelism."
     copies_entry = settings.take(f"{at}data_parallel_replicate_degree", "training.data_parallel_replicate_degree")
@@ -208,68 +208,70 @@ def _replicas(settings: Settings, findings: Findings, inner: int, context: int) 
     place = settings.said(f"{at}data_parallel_shard_degree", "training.data_parallel_shard_degree")
     sharded = shards != 1 or context > 1
     if shards_entry is None:
-        findings.assume(
+        settings.assume(
             "plan.zero_stage", 3, "torchtitan's default of data_parallel_shard_degree: all GPUs that are left shard"
         )
     else:
-        findings.put("plan.zero_stage", 3 if sharded else 0, place)
+        settings.findings.put("plan.zero_stage", 3 if sharded else 0, place)
     if shards > 0:
-        findings.put("plan.data_parallel", copies * shards, place)
-        findings.put("cluster.gpus", copies * shards * inner, f"{place}: replicate x shard x the other degrees")
+        settings.findings.put("plan.data_parallel", copies * shards, place)
+        settings.findings.put(
+            "cluster.gpus", copies * shards * inner, f"{place}: replicate x shard x the other degrees"
+        )
     if copies > 1 and sharded and shards > 0:
-        findings.put("plan.shard_size", shards * context, place)
+        settings.findings.put("plan.shard_size", shards * context, place)
     elif copies > 1 and sharded and copies_entry is not None:
         settings.refuse(copies_entry, "how many ranks shard follows from the GPUs: --set plan.shard_size=N")
     keeps = settings.take(f"{at}fsdp_reshard_after_forward")
     if keeps is not None and word_of(keeps) in ("always", "never") and sharded:
         settings.put("plan.reshard_after_forward", keeps, word_of(keeps) == "always")
     elif keeps is not None:
-        findings.ignore(keeps.place, keeps.text)
+        settings.waive(keeps)
 
 
-def _batch(settings: Settings, findings: Findings) -> None:
+def _batch(settings: Settings) -> None:
     length = settings.put_whole("workload.sequence_length", "training.seq_len", "training.max_context_length")
     if length is None:
-        findings.assume("workload.sequence_length", 2048, "torchtitan's default of seq_len")
+        settings.assume("workload.sequence_length", 2048, "torchtitan's default of seq_len")
     tokens = settings.whole("training.num_tokens_per_microbatch_per_dp_rank")
     local = settings.whole("training.local_batch_size", "training.batch_size")
     if tokens and length and tokens % length == 0:
         local = tokens // length
     pieces = settings.take("parallelism.pipeline_parallel_microbatch_size")
-    if findings.get("plan.pipeline_parallel", 1) > 1:
+    if settings.get("plan.pipeline_parallel", 1) > 1:
         if pieces is not None:
             settings.put("plan.microbatch_size", pieces, whole_of(pieces))
     elif local:
-        findings.put(
+        settings.say(
             "plan.microbatch_size",
             local,
-            settings.said(
-                "training.local_batch_size", "training.batch_size", "training.num_tokens_per_microbatch_per_dp_rank"
-            ),
+            "training.local_batch_size",
+            "training.batch_size",
+            "training.num_tokens_per_microbatch_per_dp_rank",
         )
     else:
-        findings.assume("plan.microbatch_size", 8, "torchtitan's default of local_batch_size")
+        settings.assume("plan.microbatch_size", 8, "torchtitan's default of local_batch_size")
     if local is None:
         local = 8
     everything = settings.take("training.global_batch_size")
     if everything is not None and whole_of(everything, -1) > 0:
         settings.put("workload.global_batch_size", everything, whole_of(everything))
     else:
-        findings.per_replica = local
+        settings.findings.per_replica = local
         per_step = settings.take("training.num_tokens_per_train_step")
         if per_step is not None and length and whole_of(per_step, -1) > 0 and whole_of(per_step) % length == 0:
             settings.put("workload.global_batch_size", per_step, whole_of(per_step) // length)
 
 
-def _recompute(settings: Settings, findings: Findings) -> None:
+def _recompute(settings: Settings) -> None:
     mode = settings.take("activation_checkpoint.mode")
     option = settings.take("activation_checkpoint.selective_ac_option")
     settings.ignore("activation_checkpoint.memory_budget") if mode is None or word_of(mode) != "memory_budget" else None
     word = word_of(mode) if mode is not None else "selective"
     if word in ("none", "full"):
-        findings.put("plan.recompute", word, settings.said("activation_checkpoint.mode"))
+        settings.say("plan.recompute", word, "activation_checkpoint.mode")
         if option is not None:
-            findings.ignore(option.place, option.text)
+            settings.waive(option)
         return
     if word != "selective" and mode is not None:
         settings.refuse(mode, "not modelled; known: none, selective, full")
@@ -277,33 +279,33 @@ def _recompute(settings: Settings, findings: Findings) -> None:
     every = word_of(option) if option is not None else "2"
     why = "torchtitan's default of activation_checkpoint: every second layer" if option is None else option.text
     if every == "op":
-        findings.put("plan.recompute", "operators", settings.said("activation_checkpoint.selective_ac_option"))
+        settings.say("plan.recompute", "operators", "activation_checkpoint.selective_ac_option")
     elif every.isdigit() and int(every) >= 1:
-        findings.assume("plan.recompute", "full", f"{why}: whole layers")
+        settings.assume("plan.recompute", "full", f"{why}: whole layers")
         if int(every) > 1:
-            findings.assume("plan.recompute_method", "every", f"{why}: whole layers")
-            findings.assume("plan.recompute_layers", int(every), f"{why}: whole layers")
+            settings.assume("plan.recompute_method", "every", f"{why}: whole layers")
+            settings.assume("plan.recompute_layers", int(every), f"{why}: whole layers")
     elif option is not None:
         settings.refuse(option, 'known: "op", or a number of layers')
 
 
-def _rest(settings: Settings, findings: Findings) -> None:
+def _rest(settings: Settings) -> None:
     compiled = settings.take("compile.enable", "training.compile")
     parts = settings.take("compile.components")
     if compiled is not None and flag_of(compiled):
         loss = parts is None or "loss" in str(parts.value)
         settings.put("plan.framework", compiled, "torchtitan_2025" if loss else "torchtitan")
     else:
-        findings.assume("plan.framework", "torchtitan_eager", "compile is not enabled")
+        settings.assume("plan.framework", "torchtitan_eager", "compile is not enabled")
     if settings.flag("training.enable_cpu_offload"):
         place = settings.said("training.enable_cpu_offload")
-        findings.put("plan.parameter_offload", 1.0, place)
-        findings.put("plan.optimizer_offload", 1.0, place)
+        settings.findings.put("plan.parameter_offload", 1.0, place)
+        settings.findings.put("plan.optimizer_offload", 1.0, place)
     name = settings.take("optimizer.name")
     if name is not None and word_of(name) in ("Adam", "AdamW"):
         settings.put("workload.optimizer", name, "adam")
     elif name is not None:
         settings.refuse(name, "not modelled")
     if settings.flag("optimizer.early_step_in_backward"):
-        findings.put("plan.optimizer_in_backward", True, settings.said("optimizer.early_step_in_backward"))
+        settings.say("plan.optimizer_in_backward", True, "optimizer.early_step_in_backward")
     settings.put_clipping("training.max_norm")

@@ -6,29 +6,28 @@ layers are dealt out, and the first stages take what does not divide.
 
 from __future__ import annotations
 
-from simulator.importers.imported import Findings
 from simulator.importers.settings import Entry, Settings, whole_of, word_of
 from simulator.lowering.steps.assign import ends_as_layers
 
 __all__ = ["SCHEDULES", "read_stages"]
 
 SCHEDULES = {
-    "1f1b": ("one_f_one_b", 1), "gpipe": ("gpipe", 1), "interleaved1f1b": ("interleaved_1f1b", 2), "loopedbfs": ("looped_bfs", 2),
-    "interleavedzerobubble": ("zb_interleaved", 2), "zbvzerobubble": ("zbv", 2), "dualpipev": ("dualpipev", 2),
+    "1F1B": ("one_f_one_b", 1), "GPipe": ("gpipe", 1), "Interleaved1F1B": ("interleaved_1f1b", 2), "LoopedBFS": ("looped_bfs", 2),
+    "InterleavedZeroBubble": ("zb_interleaved", 2), "ZBVZeroBubble": ("zbv", 2), "DualPipeV": ("dualpipev", 2),
 }  # fmt: skip
 """PyTorch's schedule -> (ours, stages a rank holds by default)."""
 _TWO = ("zbv", "dualpipev")
 """Schedules with two stages a rank, whatever is asked for."""
 
 
-def read_stages(settings: Settings, findings: Findings) -> None:
+def read_stages(settings: Settings) -> None:
     """Put schedule, chunks and the split of layers.
 
     Raises:
         SpecError: a number that is none.
     """
     at = "parallelism.pipeline_parallel_"
-    ranks = findings.get("plan.pipeline_parallel", 1)
+    ranks = settings.get("plan.pipeline_parallel", 1)
     entry = settings.take(f"{at}schedule", "experimental.pipeline_parallel_schedule")
     file = settings.take(f"{at}schedule_csv")
     per_stage = settings.take(f"{at}layers_per_stage")
@@ -36,30 +35,31 @@ def read_stages(settings: Settings, findings: Findings) -> None:
     last = settings.whole(f"{at}last_stage_less_layers", least=0)
     if ranks == 1:
         for one in filter(None, (entry, file, per_stage)):
-            findings.ignore(one.place, f"{one.text}: pipeline_parallel = 1")
+            settings.waive(one, "pipeline_parallel = 1")
         return
     if file is not None and word_of(file):
         settings.refuse(file, "give the schedule's own file: --set plan.schedule=FILE.csv")
     name = word_of(entry).lower() if entry is not None else "1f1b"
-    if name not in SCHEDULES and entry is not None:
-        settings.refuse(entry, "known: " + ", ".join(SCHEDULES))
+    known = {theirs.lower(): found for theirs, found in SCHEDULES.items()}
+    if name not in known and entry is not None:
+        settings.refuse(entry, "known: " + ", ".join(known))
         return
-    ours, chunks = SCHEDULES[name]
+    ours, chunks = known[name]
     if entry is not None:
         settings.put("plan.schedule", entry, ours)
     else:
-        findings.assume("plan.schedule", ours, "torchtitan's default: 1F1B")
-    layers = findings.get("model.layers")
+        settings.assume("plan.schedule", ours, "torchtitan's default: 1F1B")
+    layers = settings.get("model.layers")
     less = (1 if first is None else first, 1 if last is None else last)
     dealt = None if per_stage is None else _chunks(settings, per_stage, layers, sum(less), ranks, ours in _TWO)
     if per_stage is not None and dealt is not None:
         chunks = dealt
         settings.put("plan.chunks_per_rank", per_stage, chunks)
     elif chunks > 1:
-        findings.assume("plan.chunks_per_rank", chunks, f"torchtitan's default for {word_of(entry) if entry else name}")
+        settings.assume("plan.chunks_per_rank", chunks, f"torchtitan's default for {word_of(entry) if entry else name}")
     split = ends_as_layers(layers, ranks * chunks, *less) if layers else None
     if split is not None:
-        findings.assume(
+        settings.assume(
             "plan.layer_split", split, "torchtitan counts embedding and output as layers when it deals layers out"
         )
 

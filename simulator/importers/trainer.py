@@ -84,12 +84,12 @@ class Trainer(Importer):
             settings = read_launch(document, findings, _TRAINER.__contains__).flags
         else:
             settings = of_tree(document.tree_of("a table of arguments"), findings)
-        _model(settings, findings)
-        _precision(settings, findings)
-        _batch(settings, findings)
-        read_sharding(settings, findings)
-        _memory(settings, findings)
-        _trained(settings, findings)
+        _model(settings)
+        _precision(settings)
+        _batch(settings)
+        read_sharding(settings)
+        _memory(settings)
+        _trained(settings)
         settings.report(_NO_EFFECT | FSDP_NO_EFFECT, _PREFIXES)
         return findings
 
@@ -106,7 +106,7 @@ _OPTIMIZERS = (
 """Part of a name of `optim` -> the optimizer; the first that is in it."""
 
 
-def _model(settings: Settings, findings: Findings) -> None:
+def _model(settings: Settings) -> None:
     entry = settings.take("model_name_or_path", "base_model", "model_name", "model_id", "model")
     if entry is None:
         return
@@ -115,17 +115,17 @@ def _model(settings: Settings, findings: Findings) -> None:
         settings.refuse(entry, "its shape is not known here: give its config.json by --model")
         return
     for field, value in table.items():
-        findings.put(f"model.{field}", value, f"{entry.place}: {entry.text}, as shipped here")
+        settings.findings.put(f"model.{field}", value, f"{entry.place}: {entry.text}, as shipped here")
 
 
-def _precision(settings: Settings, findings: Findings) -> None:
+def _precision(settings: Settings) -> None:
     narrow = settings.take("bf16")
     if narrow is not None and narrow.value == "auto":
-        findings.assume("workload.precision", "bf16", f"{narrow.text}: the GPU has it")
+        settings.assume("workload.precision", "bf16", f"{narrow.text}: the GPU has it")
     elif narrow is not None and flag_of(narrow):
         settings.put("workload.precision", narrow, "bf16")
     elif settings.flag("fp16"):
-        findings.put("workload.precision", "fp16", settings.said("fp16"))
+        settings.say("workload.precision", "fp16", "fp16")
     settings.take("fp16")
     mixed = settings.take("mixed_precision")
     if mixed is not None:
@@ -144,14 +144,14 @@ def _precision(settings: Settings, findings: Findings) -> None:
             settings.refuse(optimizer, "not modelled")
 
 
-def _batch(settings: Settings, findings: Findings) -> None:
+def _batch(settings: Settings) -> None:
     micro = settings.put_whole("plan.microbatch_size", "per_device_train_batch_size", "micro_batch_size")
     times_entry = settings.take("gradient_accumulation_steps", "deepspeed_config.gradient_accumulation_steps")
     times = 1 if times_entry is None or times_entry.value == "auto" else whole_of(times_entry)
     if micro:
-        findings.per_replica = micro * times
+        settings.findings.per_replica = micro * times
         if times_entry is not None:
-            findings.ignore(times_entry.place, f"{times_entry.text}: with the replicas it makes the global batch")
+            settings.waive(times_entry, "with the replicas it makes the global batch")
     elif times_entry is not None:
         settings.refuse(times_entry, "without a microbatch it makes no batch")
     settings.put_whole("workload.global_batch_size", "global_batch_size")
@@ -169,33 +169,33 @@ def _batch(settings: Settings, findings: Findings) -> None:
     if gpus is not None:
         settings.put("cluster.gpus", gpus, whole_of(gpus))
         if machines is not None:
-            findings.ignore(machines.place, f"{machines.text}: num_processes counts all of them")
+            settings.waive(machines, "num_processes counts all of them")
     settings.ignore("gpu_ids", "machine_rank")
 
 
-def _trained(settings: Settings, findings: Findings) -> None:
+def _trained(settings: Settings) -> None:
     """Adapters, and second models: what this program does not model is said beside what it takes it for."""
-    read_adapters(settings, findings)
+    read_adapters(settings)
     stage = settings.take("stage", "rl")
     if stage is not None and str(stage.value).lower() in ("pt", "sft"):
-        findings.ignore(stage.place, stage.text)
+        settings.waive(stage)
     elif stage is not None:
         settings.refuse(stage, "only the model that is trained is modelled, none beside it")
 
 
-def _memory(settings: Settings, findings: Findings) -> None:
+def _memory(settings: Settings) -> None:
     names = ("gradient_checkpointing", "enable_activation_checkpointing", *fsdp_names("activation_checkpointing"))
     again = settings.take(*names)
     if again is not None and str(again.value).lower() == "offload":
-        findings.put("plan.recompute", "full", settings.said(*names))
+        settings.say("plan.recompute", "full", *names)
         settings.refuse(again, "its inputs of layers stay on the GPU here: --set plan.activation_offload=LAYERS")
     elif again is not None:
         settings.put("plan.recompute", again, "full" if flag_of(again) else "none")
     elif any(name in settings for name in _FACTORY):
         if settings.flag("disable_gradient_checkpointing"):
-            findings.put("plan.recompute", "none", settings.said("disable_gradient_checkpointing"))
+            settings.say("plan.recompute", "none", "disable_gradient_checkpointing")
         else:
-            findings.assume(
+            settings.assume(
                 "plan.recompute", "full", "LLaMA-Factory's default: disable_gradient_checkpointing is false"
             )
     kernel = settings.take("attn_implementation", "attn_impl", "flash_attn", "flash_attention")
@@ -212,8 +212,8 @@ def _memory(settings: Settings, findings: Findings) -> None:
     settings.put_clipping("max_grad_norm")
     liger = settings.flag(*_LIGER)
     beside = {"hugging_face_fsdp": "hugging_face_liger", "hugging_face_deepspeed": "hugging_face_deepspeed_liger"}
-    with_liger = beside.get(findings.get("plan.framework"))
+    with_liger = beside.get(settings.get("plan.framework"))
     if liger and with_liger:
-        findings.put("plan.framework", with_liger, settings.said(*_LIGER))
+        settings.say("plan.framework", with_liger, *_LIGER)
     elif liger:
-        findings.skip(settings.said(*_LIGER), "Liger's kernels are known beside FSDP and DeepSpeed only")
+        settings.findings.skip(settings.said(*_LIGER), "Liger's kernels are known beside FSDP and DeepSpeed only")

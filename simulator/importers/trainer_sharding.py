@@ -8,7 +8,6 @@ FSDP's settings stand as `fsdp_config.fsdp_offload_params` (Accelerate), `fsdp_c
 from __future__ import annotations
 
 from simulator.importers.deepspeed import read_zero
-from simulator.importers.imported import Findings
 from simulator.importers.settings import Entry, Settings, flag_of, whole_of
 
 __all__ = ["FSDP_NO_EFFECT", "fsdp_names", "read_sharding"]
@@ -57,7 +56,7 @@ FSDP_NO_EFFECT = {
 """Settings of FSDP that change neither time nor memory as modelled, under each of their names."""
 
 
-def read_sharding(settings: Settings, findings: Findings) -> None:
+def read_sharding(settings: Settings) -> None:
     """Put framework, ZeRO stage, offload and the degrees of a mesh.
 
     Raises:
@@ -66,12 +65,12 @@ def read_sharding(settings: Settings, findings: Findings) -> None:
     _axes(settings)
     kind = _kind(settings)
     if kind == "deepspeed":
-        _deepspeed(settings, findings)
+        _deepspeed(settings)
     elif kind == "fsdp":
-        _fsdp(settings, findings)
+        _fsdp(settings)
     else:
-        findings.assume("plan.framework", "hugging_face_ddp", "neither FSDP nor DeepSpeed is named")
-        findings.assume("plan.zero_stage", 0, "every GPU holds all states")
+        settings.assume("plan.framework", "hugging_face_ddp", "neither FSDP nor DeepSpeed is named")
+        settings.assume("plan.zero_stage", 0, "every GPU holds all states")
 
 
 def _inside(*names: str) -> tuple[str, ...]:
@@ -102,43 +101,43 @@ def _kind(settings: Settings) -> str:
     return "ddp"
 
 
-def _deepspeed(settings: Settings, findings: Findings) -> None:
-    findings.put(
-        "plan.framework", "hugging_face_deepspeed", settings.said("distributed_type", "dist_config.name", "deepspeed")
-    )
+def _deepspeed(settings: Settings) -> None:
+    settings.say("plan.framework", "hugging_face_deepspeed", "distributed_type", "dist_config.name", "deepspeed")
     entry = settings.take("deepspeed", "deepspeed_config.deepspeed_config_file", "dist_config.config_file")
     if entry is not None:
         settings.refuse(entry, "give that file beside this one")
-    stage = settings.take("deepspeed_config.zero_stage")
-    if stage is not None:
-        settings.put("plan.zero_stage", stage, whole_of(stage, 0))
-    read_zero(settings, findings, "deepspeed_config.")
+    settings.put_whole("plan.zero_stage", "deepspeed_config.zero_stage", least=0)
+    read_zero(settings, "deepspeed_config.")
     settings.put_clipping("deepspeed_config.gradient_clipping")
 
 
-def _fsdp(settings: Settings, findings: Findings) -> None:
+def _fsdp(settings: Settings) -> None:
     strategies = fsdp_names("sharding_strategy")
-    findings.put(
+    settings.say(
         "plan.framework",
         "hugging_face_fsdp",
-        settings.said("distributed_type", "dist_config.name", "fsdp", *strategies, "fsdp_version"),
+        "distributed_type",
+        "dist_config.name",
+        "fsdp",
+        *strategies,
+        "fsdp_version",
     )
     strategy = settings.take(*strategies)
     words = settings.take("fsdp")
     parts = [] if words is None else words.value if isinstance(words.value, list) else str(words.value).split()
     parts = [str(part).lower() for part in parts]
     keeps = settings.take(*fsdp_names("reshard_after_forward"))
-    _stage(settings, findings, strategy, words, parts, keeps)
-    _mesh(settings, findings)
-    _prefetch(settings, findings)
+    _stage(settings, strategy, words, parts, keeps)
+    _mesh(settings)
+    _prefetch(settings)
     place = settings.said(*fsdp_names("offload_params"), "fsdp")
     if settings.flag(*fsdp_names("offload_params")) or "offload" in parts:
-        findings.put("plan.parameter_offload", 1.0, place)
-        findings.put("plan.optimizer_offload", 1.0, place)
+        settings.findings.put("plan.parameter_offload", 1.0, place)
+        settings.findings.put("plan.optimizer_offload", 1.0, place)
 
 
 def _stage(
-    settings: Settings, findings: Findings, strategy: Entry | None, words: Entry | None, parts: list[str], keeps: Entry | None
+    settings: Settings, strategy: Entry | None, words: Entry | None, parts: list[str], keeps: Entry | None
 ) -> None:  # fmt: skip
     said = str(strategy.value).lower() if strategy is not None else ""
     said = next((part for part in parts if part in _SHARDING), said)
@@ -146,7 +145,7 @@ def _stage(
     if keeps is not None and str(keeps.value).lower() in _SHARDING:
         said, entry = str(keeps.value).lower(), keeps
     elif keeps is not None and not said:
-        findings.put("plan.zero_stage", 3, keeps.text)
+        settings.findings.put("plan.zero_stage", 3, keeps.text)
         settings.put("plan.reshard_after_forward", keeps, flag_of(keeps))
         return
     if said in _SHARDING and entry is not None:
@@ -156,31 +155,31 @@ def _stage(
     elif entry is not None and entry.value is not True:
         settings.refuse(entry, "known: " + ", ".join(_SHARDING))
     else:
-        findings.assume("plan.zero_stage", 3, "FSDP's default: FULL_SHARD")
+        settings.assume("plan.zero_stage", 3, "FSDP's default: FULL_SHARD")
 
 
-def _mesh(settings: Settings, findings: Findings) -> None:
+def _mesh(settings: Settings) -> None:
     """Ranks that share one copy, where there are several copies."""
     shard = settings.take(*_inside("parallelism_config_dp_shard_size", "dp_shard_size"))
     copies = settings.take(*_inside("parallelism_config_dp_replicate_size", "dp_replicate_size"))
     if shard is not None and copies is not None and whole_of(copies) > 1:
         settings.put("plan.shard_size", shard, whole_of(shard))
-        findings.ignore(copies.place, f"{copies.text}: follows from the GPUs and plan.shard_size")
+        settings.waive(copies, "follows from the GPUs and plan.shard_size")
     elif shard is not None:
-        findings.ignore(shard.place, f"{shard.text}: all replicas share one copy")
+        settings.waive(shard, "all replicas share one copy")
 
 
-def _prefetch(settings: Settings, findings: Findings) -> None:
+def _prefetch(settings: Settings) -> None:
     """Units gathered ahead; accelerate leaves FSDP2, which always gathers one ahead, without the setting."""
     entry = settings.take(*fsdp_names("backward_prefetch"))
     version = settings.take(*fsdp_names("version"))
     if version is not None:
-        findings.ignore(version.place, version.text)
+        settings.waive(version)
     if entry is None:
         return
     word = str(entry.value).lower()
     if version is not None and str(version.value) == "2":
-        findings.ignore(entry.place, f"{entry.text}: FSDP2 has no such setting")
+        settings.waive(entry, "FSDP2 has no such setting")
     elif word in _PREFETCHES:
         settings.put("plan.fsdp_prefetch", entry, _PREFETCHES[word])
     else:

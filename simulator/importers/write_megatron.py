@@ -6,6 +6,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from simulator.errors import PlanError
+from simulator.importers.megatron_model import PATTERN
+from simulator.importers.megatron_plan import CONTEXT, FP8, KERNELS, SHARDING
+from simulator.importers.settings import written_as
 from simulator.job import Job
 from simulator.lowering import resolve_on
 from simulator.lowering.steps.assign import assign_layers
@@ -13,18 +16,10 @@ from simulator.workload.model import Model
 
 __all__ = ["megatron_script"]
 
-_CONTEXT = {"ring": "p2p", "all_gather": "all_gather", "ulysses": "a2a", "hybrid": "a2a+p2p"}
-_SHARDING = {2: "optim_grads", 3: "optim_grads_params"}
-_FP8 = {"fp8": "delayed", "fp8_current": "tensorwise", "fp8_block": "blockwise", "mxfp8": "mxfp8"}
-_BACKENDS = {"flash2": "flash", "unfused": "unfused"}
+_CONTEXT, _SHARDING, _FP8 = written_as(CONTEXT), written_as(SHARDING), written_as(FP8)
+_BACKENDS, _LETTERS = written_as(KERNELS), written_as(PATTERN)
+"""Our words -> Megatron's."""
 _SCHEDULES = ("one_f_one_b", "interleaved_1f1b", "combined_1f1b")
-_LETTERS = {
-    ("mamba2", False, False): "M",
-    ("full", False, False): "*",
-    ("none", True, False): "-",
-    ("none", True, True): "E",
-}
-"""(mixer, whether it has an MLP, of experts) of a layer -> its letter in a pattern of Megatron's hybrids."""
 _CONVOLVED = 4
 """Tokens that a layer with a state convolves (core/ssm/mamba_mixer.py: d_conv)."""
 _POSITIONS = {"learned": "learned_absolute", "rotary": "rope", "none": "none"}

@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 from simulator.errors import PlanError
 from simulator.importers.known_models import model_table
-from simulator.importers.torchtitan import FLAVORS
+from simulator.importers.settings import written_as
+from simulator.importers.torchtitan import CONTEXT, FLAVORS
 from simulator.importers.torchtitan_stages import SCHEDULES
 from simulator.job import Job
 from simulator.lowering import resolve_on
@@ -19,8 +20,8 @@ from simulator.workload.model import Model, load_model
 
 __all__ = ["InCode", "deepspeed_json", "torchtitan_toml"]
 
-_PYTORCH = {"one_f_one_b": "1F1B", "gpipe": "GPipe", "interleaved_1f1b": "Interleaved1F1B", "looped_bfs": "LoopedBFS",
-            "zb_interleaved": "InterleavedZeroBubble", "zbv": "ZBVZeroBubble", "dualpipev": "DualPipeV"}  # fmt: skip
+_PYTORCH = {ours: theirs for theirs, (ours, _) in SCHEDULES.items()}
+_CONTEXT = written_as(CONTEXT)
 _DTYPES = {
     "bf16": "bfloat16",
     "fp32": "float32",
@@ -92,18 +93,16 @@ def torchtitan_toml(job: Job) -> str:
     if p.pipeline_parallel > 1:
         parallel["pipeline_parallel_schedule"] = _PYTORCH[s.schedule.name]
         parallel["pipeline_parallel_microbatch_size"] = p.microbatch_size
-        default = next(chunks for name, chunks in SCHEDULES.values() if name == s.schedule.name)
-        if p.chunks_per_rank != default:
+        if p.chunks_per_rank != SCHEDULES[_PYTORCH[s.schedule.name]][1]:
             stages = p.pipeline_parallel * p.chunks_per_rank
             parallel["pipeline_parallel_layers_per_stage"] = -(-(w.model.layers + 2) // stages)
     if p.context_parallel > 1:
-        kinds = {"all_gather": "allgather", "ring": "alltoall"}
-        if s.context_parallel_kind not in kinds:
+        if s.context_parallel_kind not in _CONTEXT:
             raise PlanError(
                 f"torchtitan exchanges keys and values by allgather or alltoall, but context_parallel_kind = "
                 f"{s.context_parallel_kind!r}. Way out: ring or all_gather."
             )
-        parallel["context_parallel_rotate_method"] = kinds[s.context_parallel_kind]
+        parallel["context_parallel_rotate_method"] = _CONTEXT[s.context_parallel_kind]
     if p.reshard_after_forward is not None:
         parallel["fsdp_reshard_after_forward"] = "always" if p.reshard_after_forward else "never"
     if p.tensor_parallel_splits:

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["frozen", "offsets", "ranges"]
+__all__ = ["frozen", "offsets", "ranges", "turns_before"]
 
 Column = TypeVar("Column", bound=NDArray[Any])
 
@@ -36,4 +36,17 @@ def ranges(first: Any, counts: NDArray[Any]) -> NDArray[np.int64]:
     ends = np.cumsum(counts, dtype=np.int64)
     total = int(ends[-1]) if len(ends) else 0
     out: NDArray[np.int64] = np.arange(total) + np.repeat(first - (ends - counts), counts)
+    return out
+
+
+def turns_before(owner: NDArray[Any], turns: int) -> NDArray[np.int64]:
+    """Return per entry the one so many before it of the same owner, -1 for the first ones.
+
+    >>> turns_before(np.array([7, 7, 8, 7, 8]), 1).tolist()
+    [-1, 0, -1, 1, 2]
+    """
+    out, order = np.full(len(owner), -1, np.int64), np.argsort(owner, kind="stable")
+    behind, ahead = order[turns:], order[:-turns]
+    same = owner[behind] == owner[ahead]
+    out[behind[same]] = ahead[same]
     return out

@@ -159,7 +159,7 @@ def contents_of(chunks: tuple[Chunk, ...], kinds: tuple[str, ...]) -> Contents:
     place = {kind: number for number, kind in enumerate(kinds)}
     counts, first = np.zeros((len(chunks), len(kinds))), np.zeros((len(chunks), len(kinds)))
     for number, chunk in enumerate(chunks):
-        for kind, count in layer_counts(chunk):
+        for kind, count in layer_counts(chunk.kinds):
             counts[number, place[kind]] = count
         for kind in [kind for kind in chunk.kinds if kind != "head"][-1:]:
             first[number, place[kind]] = 1.0

@@ -28,18 +28,10 @@ _TERMS = (
 )
 
 
-class ExchangeContract(MemberContract):
-    """The promises of one exchange.
-
-    Args:
-        exchange: the one to check.
-    """
+class ExchangeContract(MemberContract[GradientExchange]):
+    """The promises of one exchange."""
 
     what = "gradient exchange"
-
-    def __init__(self, exchange: GradientExchange) -> None:
-        super().__init__(exchange)
-        self.exchange = exchange
 
     def check_all(self) -> None:
         """Check every promise below.
@@ -58,7 +50,7 @@ class ExchangeContract(MemberContract):
         Raises:
             AssertionError: one is missing or wrong.
         """
-        member = self.exchange
+        member = self.member
         self.check_named()
         self._require(member.usual or bool(member.unsaid.strip()), "it says what a prediction does not tell of it")
         for option in member.options:
@@ -70,7 +62,7 @@ class ExchangeContract(MemberContract):
         Raises:
             AssertionError: they do not.
         """
-        kinds = self.exchange.step_kinds(terms)
+        kinds = self.member.step_kinds(terms)
         self._require(math.isclose(sum(kind.share for kind in kinds), 1.0), f"shares of its kinds add up to 1: {kinds}")
         self._require(all(kind.share > 0.0 for kind in kinds), f"every kind of step occurs: {kinds}")
         self._require(len({kind.name for kind in kinds}) == len(kinds), f"every kind has a name of its own: {kinds}")
@@ -84,9 +76,9 @@ class ExchangeContract(MemberContract):
         Raises:
             AssertionError: they are not so.
         """
-        kept = self.exchange.state(_PART, terms)
+        kept = self.member.state(_PART, terms)
         self._require(math.isfinite(kept) and kept >= 0.0, f"it keeps a finite number of bytes: {kept}")
-        for kind in self.exchange.step_kinds(terms):
+        for kind in self.member.step_kinds(terms):
             tables = self._tables(kind, _PART, terms)
             small = self._tables(kind, replace(_PART, weights=_PART.weights / 2), terms)
             for table, half in zip(tables, small, strict=True):
@@ -102,9 +94,9 @@ class ExchangeContract(MemberContract):
                 self._require(groups <= {_PART.group}, f"collectives are among the ranks of the group: {groups}")
             there = any(len(table.work) for table in tables)
             self._require(there == kind.exchanges, f"a step in which something is exchanged has rows for it: {kind}")
-            self._require(not (there and self.exchange.usual), "a usual exchange adds nothing to an update")
-            for name in self.exchange.optimizers or ("adam",):
-                cost = self.exchange.update(kind, optimizer_cost(name, 2, 4, True), terms)
+            self._require(not (there and self.member.usual), "a usual exchange adds nothing to an update")
+            for name in self.member.optimizers or ("adam",):
+                cost = self.member.update(kind, optimizer_cost(name, 2, 4, True), terms)
                 self._require(
                     min(cost.read, cost.written) >= 0.0, f"an update moves bytes, not fewer than none: {cost}"
                 )
@@ -112,13 +104,13 @@ class ExchangeContract(MemberContract):
     def _tables(self, kind: StepKind, part: Part, terms: Terms) -> tuple[OperatorTable, OperatorTable]:
         before, behind = Rows("before"), Rows("behind")
         if kind.exchanges:
-            self.exchange.before(before, kind, part, terms)
-            self.exchange.behind(behind, kind, part, terms)
+            self.member.before(before, kind, part, terms)
+            self.member.behind(behind, kind, part, terms)
         return before.table(), behind.table()
 
     def _sent(self, kind: StepKind, terms: Terms) -> float:
         """Bytes that a rank hands over in a step: of an all_reduce twice its message."""
-        sent = 2.0 * _PART.weights * (terms.gradient * kind.adds + terms.updated * self.exchange.waves)
+        sent = 2.0 * _PART.weights * (terms.gradient * kind.adds + terms.updated * self.member.waves)
         for table in self._tables(kind, _PART, terms):
             for work, message in zip(table.work, table.message.tolist(), strict=True):
                 sent += message * (2.0 if work == "all_reduce" else 1.0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from pathlib import Path
-from typing import ClassVar, Protocol
+from typing import ClassVar, Generic, Protocol, TypeVar
 
 __all__ = ["MemberContract"]
 
@@ -15,8 +15,14 @@ class _Member(Protocol):
         """By which it is asked for."""
 
 
-class MemberContract:
+Member = TypeVar("Member", bound=_Member)
+
+
+class MemberContract(Generic[Member]):
     """The promises of one member.
+
+    Args:
+        member: the one to check.
 
     Class attributes:
         what: the members are, as a broken promise says it.
@@ -24,8 +30,8 @@ class MemberContract:
 
     what: ClassVar[str]
 
-    def __init__(self, member: _Member) -> None:
-        self._member = member
+    def __init__(self, member: Member) -> None:
+        self.member = member
 
     def check_named(self) -> None:
         """Check that the name is the file's, and that a source is given.
@@ -33,12 +39,12 @@ class MemberContract:
         Raises:
             AssertionError: one is missing or wrong.
         """
-        stem = Path(inspect.getfile(type(self._member))).stem
-        self._require(self._member.name == stem, f"its name is the name of its file, {stem!r}")
-        self._require(bool(getattr(self._member, "source", "").strip()), "it says its source")
+        stem = Path(inspect.getfile(type(self.member))).stem
+        self._require(self.member.name == stem, f"its name is the name of its file, {stem!r}")
+        self._require(bool(getattr(self.member, "source", "").strip()), "it says its source")
 
     def _require(self, kept: bool, promise: str, where: object = "") -> None:
         """Raise AssertionError where a promise is broken; `where` says for what, where that is not all."""
         if not kept:
             at = f" at {where}" if where else ""
-            raise AssertionError(f"{self.what} {self._member.name} breaks its contract{at}: {promise}")
+            raise AssertionError(f"{self.what} {self.member.name} breaks its contract{at}: {promise}")

@@ -47,18 +47,10 @@ States = Callable[[tuple[int, ...], int], Iterable[StateTensor]]
 """(shape of the weight, bytes of a number of the weight that is updated) -> the states kept for it."""
 
 
-class OptimizerContract(MemberContract):
-    """The promises of one optimizer, over the precisions that it meets.
-
-    Args:
-        optimizer: the one to check.
-    """
+class OptimizerContract(MemberContract[Optimizer]):
+    """The promises of one optimizer, over the precisions that it meets."""
 
     what = "optimizer"
-
-    def __init__(self, optimizer: Optimizer) -> None:
-        super().__init__(optimizer)
-        self.optimizer = optimizer
 
     def check_all(self, states: States) -> None:
         """Check every promise below.
@@ -76,7 +68,7 @@ class OptimizerContract(MemberContract):
         Raises:
             AssertionError: one is missing or wrong.
         """
-        member = self.optimizer
+        member = self.member
         self.check_named()
         self._require(all(isinstance(alias, str) and alias for alias in member.aliases), "its aliases are names")
         whole = isinstance(member.listed_results, int) and member.listed_results >= 0
@@ -92,7 +84,7 @@ class OptimizerContract(MemberContract):
             kept = list(states(MATRIX, 4 if master else weight))
             self._require(len({state.name for state in kept}) == len(kept), "every state has a name of its own")
             expected = sum(state.size for state in kept) / math.prod(MATRIX)
-            found = self.optimizer.cost(weight, gradient, master).state
+            found = self.member.cost(weight, gradient, master).state
             listed = ", ".join(f"{state.name} {list(state.shape)} of {state.bytes:g} B" for state in kept) or "none"
             self._require(
                 math.isclose(found, expected, rel_tol=1e-9, abs_tol=0.0),
@@ -107,7 +99,7 @@ class OptimizerContract(MemberContract):
             AssertionError: bytes are missing, or a figure is not finite.
         """
         for weight, gradient, master in _PRECISIONS:
-            cost, where = self.optimizer.cost(weight, gradient, master), _words(weight, gradient, master)
+            cost, where = self.member.cost(weight, gradient, master), _words(weight, gradient, master)
             figures = (cost.state, cost.read, cost.written, cost.flops, cost.separate)
             self._require(
                 all(math.isfinite(f) and f >= 0 for f in figures), f"finite figures >= 0 with {where}: {cost}"
@@ -123,7 +115,7 @@ class OptimizerContract(MemberContract):
                 f"without a fused kernel it moves no less with {where}: {cost}",
             )
         self._require(
-            _state(self.optimizer, 2, False) <= _state(self.optimizer, 4, False),
+            _state(self.member, 2, False) <= _state(self.member, 4, False),
             "narrower weights need no wider states",
         )
 

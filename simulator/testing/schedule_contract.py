@@ -21,18 +21,10 @@ __all__ = ["ScheduleContract", "blocked_at"]
 _SHAPE = re.compile(r"nearest that works: ranks=(\d+), microbatches=(\d+), chunks_per_rank=(\d+)")
 
 
-class ScheduleContract(MemberContract):
-    """The promises of one schedule, checked over many small shapes (p <= 8, or what it offers in their place).
-
-    Args:
-        schedule: the schedule to check.
-    """
+class ScheduleContract(MemberContract[Schedule]):
+    """The promises of one schedule, checked over many small shapes (p <= 8, or what it offers in their place)."""
 
     what = "schedule"
-
-    def __init__(self, schedule: Schedule) -> None:
-        super().__init__(schedule)
-        self.schedule = schedule
 
     @staticmethod
     def all_shapes() -> Iterator[Shape]:
@@ -68,7 +60,7 @@ class ScheduleContract(MemberContract):
         Raises:
             AssertionError: one is missing or wrong.
         """
-        schedule = self.schedule
+        schedule = self.member
         self.check_named()
         self._require(all(isinstance(alias, str) and alias for alias in schedule.aliases), "its aliases are names")
         self._require(schedule.replicas >= 1, "replicas is at least 1")
@@ -92,9 +84,9 @@ class ScheduleContract(MemberContract):
                 way_out = Shape(*map(int, offered.groups()))
                 self._require(self._refusal(way_out) is None, f"the shape it offers, {way_out}, works", shape)
             fallback = Placement.linear(shape)
-            for build in (self.schedule.order, self.schedule.readable):
+            for build in (self.member.order, self.member.readable):
                 self._require(_refuses(build, shape, fallback), f"{build.__name__} refuses what check refuses", shape)
-            self._require(_refuses(self.schedule.placement, shape), "placement refuses what check refuses", shape)
+            self._require(_refuses(self.member.placement, shape), "placement refuses what check refuses", shape)
 
     def check_shapes(self) -> None:
         """Check placement and order of every shape that the schedule takes.
@@ -113,7 +105,7 @@ class ScheduleContract(MemberContract):
             AssertionError: a promise is broken.
             ProgramError: the order breaks a rule of `check_order`.
         """
-        schedule = self.schedule
+        schedule = self.member
         placement = schedule.placement(shape)
         p, m, v = shape.ranks, shape.microbatches, shape.chunks_per_rank
         sizes = (placement.ranks, placement.microbatches, placement.lanes)
@@ -139,7 +131,7 @@ class ScheduleContract(MemberContract):
         self._require(not stuck, f"the order can run; it stops before {[str(a) for a in stuck]}", shape)
 
     def _check_steps(self, shape: Shape, order: PipelineOrder) -> None:
-        schedule = self.schedule
+        schedule = self.member
         steps, versions = schedule.steps(shape), schedule.weight_versions(shape)
         self._require(versions.shape == (shape.ranks,) and int(versions.min()) >= 1, "versions of the weights", shape)
         if schedule.flush:
@@ -150,7 +142,7 @@ class ScheduleContract(MemberContract):
 
     def _refusal(self, shape: Shape) -> str | None:
         try:
-            self.schedule.check(shape)
+            self.member.check(shape)
         except PlanError as error:
             return str(error)
         return None

@@ -39,18 +39,10 @@ def trying(strategy: Strategy) -> AbstractContextManager[None]:
     return STRATEGIES.trying(strategy)
 
 
-class SearchContract(MemberContract):
-    """The promises of one strategy.
-
-    Args:
-        strategy: the one to check.
-    """
+class SearchContract(MemberContract[Strategy]):
+    """The promises of one strategy."""
 
     what = "search strategy"
-
-    def __init__(self, strategy: Strategy) -> None:
-        super().__init__(strategy)
-        self.strategy = strategy
 
     def check_all(self) -> None:
         """Check every promise below on small spaces.
@@ -69,7 +61,7 @@ class SearchContract(MemberContract):
             AssertionError: one is missing or wrong.
         """
         self.check_named()
-        self._require(bool(getattr(self.strategy, "proves", "")), "it says what it proves")
+        self._require(bool(getattr(self.member, "proves", "")), "it says what it proves")
 
     def check(self, space: Space) -> None:
         """Check the answer to one space against all its plans, those included that the strategy adds.
@@ -77,8 +69,8 @@ class SearchContract(MemberContract):
         Raises:
             AssertionError: it finds nothing, exceeds its tries, says what is not so, or proves what is not the best.
         """
-        whole = search(self.strategy.prepared(space), "grid", top=1).best
-        with trying(self.strategy):
+        whole = search(self.member.prepared(space), "grid", top=1).best
+        with trying(self.member):
             found, again = self._answer(space), self._answer(space)
         where = f"{space.job.name}: "
         self._require(bool(found.best), where + "it finds a plan that fits, where there are some")
@@ -90,7 +82,7 @@ class SearchContract(MemberContract):
         )
         if found.proven:
             self._require(best.step_time == least, where + f"it proves {best.step_time} s the best, which is {least} s")
-        if self.strategy.exact:
+        if self.member.exact:
             self._require(found.proven, where + "it ends with the proof that it promises")
         else:
             tried = len(found.candidates)
@@ -101,5 +93,5 @@ class SearchContract(MemberContract):
         self._require(same, where + "the same seed gives the same answer")
 
     def _answer(self, space: Space) -> Answer:
-        draws = self.strategy.draws
-        return search(space, self.strategy.name, tries=_TRIES if draws else None, seed=1 if draws else None)
+        draws = self.member.draws
+        return search(space, self.member.name, tries=_TRIES if draws else None, seed=1 if draws else None)

@@ -12,8 +12,8 @@ from simulator.collectives import ALGORITHMS, candidates, collective_seconds
 from simulator.errors import PlanError
 from simulator.hardware.cluster import load_cluster
 from simulator.hardware.fabric import describe_group, fabric_of
-from simulator.hardware.fabric_graph import build_fabric_graph
 from tests.differential.shared_links import simulate_collective
+from tests.fabric_graphs import build_fabric_graph
 
 pytestmark = pytest.mark.benchmark
 RANKS = 4096

@@ -21,9 +21,10 @@ from simulator.collectives.crossing import reason_of
 from simulator.collectives.rounds import Leg, Round, piped, turned
 from simulator.errors import PlanError, UnknownNameError
 from simulator.hardware.fabric import GroupPlacement
-from simulator.hardware.fabric_graph import FabricGraph, place_on_graph
+from simulator.hardware.fabric_graph import FabricGraph
 from simulator.units import parse
 from tests.differential.flow_clock import FlowClock
+from tests.fabric_graphs import place_on_graph, without_spine
 
 __all__ = ["CHUNK", "MOST_CHUNKS", "SimulatedCollective", "simulate_collective"]
 
@@ -110,7 +111,7 @@ def simulate_collective(
     if kind in member.pipelined and not reason:
         alone = list(ends)
     elif kind in member.pipelined:
-        alone = _alone(member, kind, message, dict(zip(places, ranks, strict=True)), graph.without_spine(), pieces)
+        alone = _alone(member, kind, message, dict(zip(places, ranks, strict=True)), without_spine(graph), pieces)
     return SimulatedCollective(
         seconds=max(ends),
         group_seconds=ends,
@@ -149,8 +150,8 @@ def _placed(
             )
         if member.endpoints(place) > place.ranks:
             raise PlanError(
-                f"algorithm {member.name!r} needs machines without GPUs, which the graph of {graph.name!r} does not "
-                f"have; its closed form is in collective_seconds"
+                f"algorithm {member.name!r} needs machines without GPUs, which no graph has; "
+                f"its closed form is in collective_seconds"
             )
     return ranks, places
 
@@ -180,7 +181,7 @@ def _closed_form(
     total = 0.0
     pipelined = kind in member.pipelined
     for leg in _legs(member.name, kind, place) if place.ranks > 1 else ():
-        wire = leg.inner / graph.port_bandwidth
+        wire = leg.inner / float(graph.bandwidth[0])
         if leg.outer:
             wire = max(wire, leg.outer / graph.card_bandwidth)
         alpha = graph.outer_latency if leg.outer else graph.inner_latency

@@ -12,10 +12,11 @@ from simulator.collectives.base import Collective
 from simulator.collectives.rounds import Pattern, turned
 from simulator.errors import PlanError, UnknownNameError
 from simulator.hardware.cluster import load_cluster
-from simulator.hardware.fabric_graph import FabricGraph, build_fabric_graph, place_on_graph
+from simulator.hardware.fabric_graph import FabricGraph
 from simulator.hardware.fair_rates import drain_seconds, fair_rates
 from tests.differential.flow_clock import FlowClock
 from tests.differential.shared_links import simulate_collective
+from tests.fabric_graphs import build_fabric_graph, place_on_graph
 
 MESSAGE = 64e6
 GROUPS = ((2, 1), (8, 1), (16, 2), (32, 4), (40, 5), (28, 7), (6, 6))
@@ -56,7 +57,7 @@ def test_on_an_idle_fabric_steps_take_the_time_of_the_closed_form(name: str) -> 
 def test_a_ring_takes_what_the_textbook_says() -> None:
     graph = h100(4)
     found = simulate_collective("all_reduce", 1e9, [range(32)], graph, method="steps")
-    narrowest = min(graph.port_bandwidth, 8 * graph.card_bandwidth)
+    narrowest = min(graph.bandwidth[0], 8 * graph.card_bandwidth)
     assert 62 * graph.outer_latency + 62 / 32 * 1e9 / narrowest == pytest.approx(found.seconds, rel=1e-9)
     assert (62, 1, 1.0) == (found.rounds, found.solved, pytest.approx(found.slowdown))
 

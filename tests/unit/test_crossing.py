@@ -14,12 +14,13 @@ from simulator.collectives.crossing import Method, _reason_of, crossing_of, plac
 from simulator.errors import PlanError, SpecError
 from simulator.hardware.cluster import Cluster, load_cluster
 from simulator.hardware.fabric import Fabric, describe_group, fabric_of, place_group, place_hop
-from simulator.hardware.fabric_graph import build_fabric_graph, graph_of
+from simulator.hardware.fabric_graph import graph_of
 from simulator.hardware.topology import Lattice
 from simulator.job import load_job
 from simulator.simulation import simulate
 from tests.command import Dtsim
 from tests.differential.shared_links import simulate_collective
+from tests.fabric_graphs import build_fabric_graph
 
 MESSAGE = 2.0**28
 STRIDED = (("tp", 8), ("dp", 16))

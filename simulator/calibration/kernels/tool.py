@@ -27,7 +27,9 @@ from simulator.calibration.kernels.memory_bound import (
 from simulator.calibration.kernels.residuals import rounded_residuals
 from simulator.errors import CalibrationError, SimulatorError
 from simulator.hardware.compute_coefficients import (
-    Residuals,
+    AttentionCoefficients,
+    GemmCoefficients,
+    MemoryBoundCoefficients,
     load_attention_coefficients,
     load_gemm_coefficients,
     load_memory_bound_coefficients,
@@ -49,18 +51,14 @@ class KernelFit:
     """A fit of one kind of kernel.
 
     Args:
-        name: of the file.
-        toml: its text.
-        residuals: how good it is.
-        sigma: of log(measured / priced).
+        coefficients: the file's content.
+        made: of what, and from how many rows.
         numbers: what was fitted, by name.
         remarks: what was noticed.
     """
 
-    name: str
-    toml: str
-    residuals: Residuals
-    sigma: float
+    coefficients: GemmCoefficients | AttentionCoefficients | MemoryBoundCoefficients
+    made: str
     numbers: dict[str, str]
     remarks: tuple[str, ...] = ()
 
@@ -68,27 +66,31 @@ class KernelFit:
     def figures(self) -> dict[str, Any]:
         """The fit for JSON."""
         return {
-            "name": self.name,
-            "residuals": self.residuals.model_dump(exclude_none=True),
-            "sigma": self.sigma,
+            "name": self.coefficients.name,
+            "residuals": self.coefficients.residuals.model_dump(exclude_none=True),
+            "sigma": self.coefficients.sigma,
             "numbers": self.numbers,
             "noticed": self.remarks,
         }
 
     def section(self) -> Section:
         """Return the fit to read."""
-        r = self.residuals
+        r, name, sigma = self.coefficients.residuals, self.coefficients.name, self.coefficients.sigma
         out = (
             ""
             if r.left_out_p50 is None
             else f"; left out: p50 {percent(r.left_out_p50)}, p90 {percent(r.left_out_p90 or 0.0)}"
         )
         return Section(
-            title=f"{self.name}: {r.points} measurements, error p50 {percent(r.p50)}, p95 {percent(r.p95)}{out}; "
-            f"sigma {self.sigma:.3f}",
+            title=f"{name}: {r.points} measurements, error p50 {percent(r.p50)}, p95 {percent(r.p95)}{out}; "
+            f"sigma {sigma:.3f}",
             table=Table(headings=("number", "value"), rows=tuple(self.numbers.items())),
             below=self.remarks,
         )
+
+    def toml(self) -> str:
+        """Return the file."""
+        return spec_toml(self.coefficients, f"Made by dtsim calibrate {self.made}.")
 
 
 def calibrate_kernels(kind: str, paths: Sequence[Path], gpu: str, name: str) -> KernelFit:
@@ -134,16 +136,11 @@ def calibrate_kernels(kind: str, paths: Sequence[Path], gpu: str, name: str) -> 
 
 def _gemm(rows: list[Any], gpu: Gpu, name: str, source: str, bad: tuple[str, ...]) -> KernelFit:
     gpus = {row.gpu: gpu for row in rows}
-    start = load_gemm_coefficients(gpu)
     shapes = np.array([row.shape for row in rows])
-    dtypes = sorted({row.dtype for row in rows})
-    start = start.model_copy(
+    start = load_gemm_coefficients(gpu).model_copy(
         update={
-            "name": name,
-            "architecture": gpu.architecture,
-            "measured": (gpu.name,),
-            "dtypes": tuple(dtypes),
-            "aliases": (),
+            **_of(gpu, name),
+            "dtypes": tuple(sorted({row.dtype for row in rows})),
             "notes": None,
             "fitted_smallest": int(shapes[:, 1:].min()),
             "fitted_largest": int(shapes[:, 1:].max()),
@@ -158,16 +155,13 @@ def _gemm(rows: list[Any], gpu: Gpu, name: str, source: str, bad: tuple[str, ...
         fitted, _ = leave_models_out(rows, start, gpus, free)
     else:
         fitted = fit_gemm(rows, start, gpus, free)
-        sigma = max(0.01, round(float(np.sqrt(np.mean(gemm_errors(rows, fitted, gpus) ** 2))), 4))
-        fitted = fitted.model_copy(update={"sigma": sigma, "sigma_outside": round(2 * sigma, 4)})
+        fitted = fitted.model_copy(update=_spread(gemm_errors(rows, fitted, gpus)))
         remarks.append("too few measurements to leave shapes out: sigma is that of the fit itself")
     given = "; start, tiles, splits, bandwidth_fraction and misaligned_rate are those of the file it started from"
     fitted = fitted.model_copy(update={"sources": {"*": source + given}})
     numbers = {one: f"{getattr(fitted.clock if one in _POWER else fitted, one):.4g}" for one in free}
-    toml = spec_toml(fitted, f"Made by dtsim calibrate gemm from {len(rows)} products.")
-    return KernelFit(
-        name=name, toml=toml, residuals=fitted.residuals, sigma=fitted.sigma, numbers=numbers, remarks=tuple(remarks)
-    )
+    made = f"gemm from {len(rows)} products"
+    return KernelFit(coefficients=fitted, made=made, numbers=numbers, remarks=tuple(remarks))
 
 
 def _attention(rows: list[Any], gpu: Gpu, name: str, source: str, bad: tuple[str, ...]) -> KernelFit:
@@ -180,19 +174,13 @@ def _attention(rows: list[Any], gpu: Gpu, name: str, source: str, bad: tuple[str
         left = leave_shapes_out(rows, like, gpus)
     except CalibrationError:
         remarks.append("too few measurements to leave shapes out: sigma is that of the fit itself")
-    sigma = max(0.01, _spread(errors if left is None else left))
     lengths = [row.shape[3] for row in rows]
-    kernels = dict.fromkeys(like.kernels, kernel)
     coefficients = like.model_copy(
         update={
-            "name": name,
-            "architecture": gpu.architecture,
-            "measured": (gpu.name,),
-            "aliases": (),
+            **_of(gpu, name),
+            **_spread(errors if left is None else left),
             "notes": "One kernel was measured; all names stand for it.",
-            "sigma": sigma,
-            "sigma_outside": round(2 * sigma, 4),
-            "kernels": kernels,
+            "kernels": dict.fromkeys(like.kernels, kernel),
             "fitted_shortest": int(min(lengths)),
             "fitted_longest": int(max(lengths)),
             "residuals": rounded_residuals(errors, left, datetime.date.today().isoformat()),
@@ -204,26 +192,19 @@ def _attention(rows: list[Any], gpu: Gpu, name: str, source: str, bad: tuple[str
         for direction in ("forward", "backward")
         for key, value in getattr(kernel, direction).model_dump().items()
     }
-    toml = spec_toml(coefficients, f"Made by dtsim calibrate attention from {len(rows)} kernels.")
-    return KernelFit(
-        name=name, toml=toml, residuals=coefficients.residuals, sigma=sigma, numbers=numbers, remarks=tuple(remarks)
-    )
+    made = f"attention from {len(rows)} kernels"
+    return KernelFit(coefficients=coefficients, made=made, numbers=numbers, remarks=tuple(remarks))
 
 
 def _memory(rows: list[Any], gpu: Gpu, name: str, source: str, bad: tuple[str, ...]) -> KernelFit:
     share, fixed = fit_memory_bound(rows, gpu)
     errors = memory_errors(rows, share, fixed, gpu)
     left = _kernels_left_out(rows, gpu)
-    sigma = max(0.01, _spread(errors if left is None else left))
     like = load_memory_bound_coefficients(gpu)
     coefficients = like.model_copy(
         update={
-            "name": name,
-            "architecture": gpu.architecture,
-            "measured": (gpu.name,),
-            "aliases": (),
-            "sigma": sigma,
-            "sigma_outside": round(2 * sigma, 4),
+            **_of(gpu, name),
+            **_spread(errors if left is None else left),
             "bandwidth_fraction": share,
             "start": min(like.start, fixed),
             "ramp": max(0.0, fixed - like.start),
@@ -232,8 +213,7 @@ def _memory(rows: list[Any], gpu: Gpu, name: str, source: str, bad: tuple[str, .
         }
     )
     numbers = {"bandwidth_fraction": f"{share:.3f}", "fixed time": show(fixed, "s")}
-    toml = spec_toml(coefficients, f"Made by dtsim calibrate memory from {len(rows)} kernels.")
-    return KernelFit(name=name, toml=toml, residuals=coefficients.residuals, sigma=sigma, numbers=numbers, remarks=bad)
+    return KernelFit(coefficients=coefficients, made=f"memory from {len(rows)} kernels", numbers=numbers, remarks=bad)
 
 
 def _kernels_left_out(rows: list[Any], gpu: Gpu) -> Array | None:
@@ -251,5 +231,12 @@ def _kernels_left_out(rows: list[Any], gpu: Gpu) -> Array | None:
     return out
 
 
-def _spread(errors: Array) -> float:
-    return round(float(np.sqrt(np.mean(errors**2))), 4)
+def _of(gpu: Gpu, name: str) -> dict[str, Any]:
+    """The fields of a file that say what it is of."""
+    return {"name": name, "architecture": gpu.architecture, "measured": (gpu.name,), "aliases": ()}
+
+
+def _spread(errors: Array) -> dict[str, float]:
+    """The fields of a file that say how far its prices are off, by log errors; elsewhere twice as far."""
+    sigma = max(0.01, round(float(np.sqrt(np.mean(errors**2))), 4))
+    return {"sigma": sigma, "sigma_outside": round(2 * sigma, 4)}

@@ -21,6 +21,7 @@ from simulator.lowering.steps.assign import classes_of
 from simulator.lowering.steps.cut import offloaded
 from simulator.lowering.steps.state import State
 from simulator.program.program import Tensor
+from simulator.program.ragged import turns_before
 
 __all__ = ["activations_on_host", "add_activation_copies"]
 
@@ -55,13 +56,13 @@ def add_activation_copies(state: State) -> None:
     effect = np.array([held[kind][0] for kind in kinds], np.int64)
     f_rank, b_rank = state.pattern.rank[forward[:, 0]], state.pattern.rank[backward[:, 0]]
     out = add_copies(state, column(forward, "to_host"), f_rank, COPY_LANE, forward[:, 1], issued=forward[:, 1])
-    slow = _two_before(f_rank)
+    slow = turns_before(f_rank, BUFFERS)
     state.wait(forward[slow >= 0, 1], out[slow[slow >= 0]])
     state.touch("start", forward[:, 1], effect[forward[:, 2]])
     state.touch("end", out, effect[forward[:, 2]])
     copied = dict(zip(_keys(state, forward), out.tolist(), strict=True))
     there = np.array([copied[key] for key in _keys(state, backward)], np.int64)
-    gate = _two_before(b_rank)
+    gate = turns_before(b_rank, BUFFERS)
     issued = np.maximum(forward[there - out[0], 1], np.where(gate >= 0, backward[gate, 1], -1))
     back = add_copies(state, column(backward, "to_device"), b_rank, COPY_BACK_LANE, there, issued)
     state.wait(back[gate >= 0], backward[gate[gate >= 0], 1])
@@ -157,12 +158,3 @@ def _keys(state: State, layers: np.ndarray) -> list[tuple[int, int, int]]:
     action = layers[:, 0]
     chunk, microbatch = state.order.chunk[action].tolist(), state.order.microbatch[action].tolist()
     return list(zip(chunk, microbatch, layers[:, 3].tolist(), strict=True))
-
-
-def _two_before(rank: np.ndarray) -> np.ndarray:
-    """Per entry: the one so many buffers before it on the same rank, -1 for the first ones."""
-    out = np.full(len(rank), -1, np.int64)
-    if len(rank) > BUFFERS:
-        same = rank[BUFFERS:] == rank[:-BUFFERS]
-        out[BUFFERS:][same] = np.flatnonzero(same)
-    return out

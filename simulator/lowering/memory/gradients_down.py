@@ -20,6 +20,7 @@ from simulator.lowering.memory.offload import COPY_BACK_LANE, COPY_LANE, add_cop
 from simulator.lowering.steps.parameters import Held, words
 from simulator.lowering.steps.state import State
 from simulator.program.program import Tensor
+from simulator.program.ragged import turns_before
 
 __all__ = ["Bucket", "add_gradients_down"]
 
@@ -62,7 +63,7 @@ def add_gradients_down(state: State, buckets: list[Bucket]) -> None:
     state.wait(down[again], up)
     for row, bucket in zip(down.tolist(), buckets, strict=True):
         state.wait([row] * len(bucket.added), bucket.added)
-    slow = _turns_before(rank, 2 if state.resolved.overlap_gradients else 1)
+    slow = turns_before(rank, 2 if state.resolved.overlap_gradients else 1)
     state.wait(first[slow >= 0], down[slow[slow >= 0]])
     state.touch("start", first, effects)
     state.touch("end", down, effects)
@@ -85,13 +86,4 @@ def _same_before(keys: list[tuple[int, int]]) -> np.ndarray:
     for number, key in enumerate(keys):
         out[number] = latest.get(key, -1)
         latest[key] = number
-    return out
-
-
-def _turns_before(rank: np.ndarray, turns: int) -> np.ndarray:
-    """Per entry: the one so many before it on the same rank, -1 for the first ones."""
-    out = np.full(len(rank), -1, np.int64)
-    for r in np.unique(rank).tolist():
-        mine = np.flatnonzero(rank == r)
-        out[mine[turns:]] = mine[:-turns]
     return out

@@ -29,6 +29,7 @@ from simulator.lowering.memory.offload import (
 from simulator.lowering.steps.parameters import rank_held
 from simulator.lowering.steps.state import State
 from simulator.program.program import Tensor
+from simulator.program.ragged import turns_before
 
 __all__ = ["add_shard_copies", "add_shards_down"]
 
@@ -71,11 +72,9 @@ def _read_ahead(
     """Let each of these copies wait until its shard has been read from the drives, into a buffer that an earlier copy has left."""
     keys = list(zip(name, sizes.tolist(), strict=True))
     known = {key: copy_link(state, "from_nvme", f"shard of {key[0]}", key[1], dtype) for key in dict.fromkeys(keys)}
-    left = np.full(len(copies), -1, np.int64)  # the copy whose buffer it takes
+    left = turns_before(rank, BUFFERS)  # the copy whose buffer it takes
     for r in np.unique(rank).tolist():
-        mine = np.flatnonzero(rank == r)
-        left[mine[BUFFERS:]] = mine[:-BUFFERS]
-        state.fetched[r] = float(sizes[mine].max())
+        state.fetched[r] = float(sizes[rank == r].max())
     issued = np.where(left >= 0, gate[left], -1)
     reads = add_copies(state, np.array([known[key] for key in keys]), rank, NVME_LANE, issued=issued)
     state.wait(reads[left >= 0], copies[left[left >= 0]])

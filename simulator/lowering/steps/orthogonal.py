@@ -37,7 +37,7 @@ def matrices_of(state: State, chunks: tuple[Chunk, ...]) -> Matrices:
     """Return the matrices of the layers of some chunks."""
     found: Counter[Matrix] = Counter()
     for chunk in chunks:
-        for kind, layers in layer_counts(chunk):
+        for kind, layers in layer_counts(chunk.kinds):
             for matrix in state.costs[kind].matrices():
                 found[matrix] += layers
     return tuple(sorted(found.items()))

@@ -191,10 +191,10 @@ def group_held(state: State, kinds: Iterable[str]) -> Held:
     kinds = tuple(kinds)
     known: Held | None = state.group_weights.get(kinds)
     if known is None:
-        costs = [state.costs[kind] for kind in kinds]
-        total = sum(c.parameters for c in costs) - _shared(state, kinds)
-        experts = sum(c.expert_parameters for c in costs)
-        known = state.group_weights[kinds] = _with_frozen(state, Held(total, experts), Counter(kinds), kinds)
+        counts = layer_counts(kinds)
+        total = sum(count * state.costs[kind].parameters for kind, count in counts) - _shared(state, kinds)
+        experts = sum(count * state.costs[kind].expert_parameters for kind, count in counts)
+        known = state.group_weights[kinds] = _with_frozen(state, Held(total, experts), dict(counts), kinds)
     return known
 
 
@@ -229,21 +229,7 @@ def _tables_elsewhere(chunk: tuple[str, ...], bucket: tuple[str, ...], tied: boo
 
 def chunk_held(state: State, chunk: int) -> Held:
     """Weights of one chunk; tied embeddings on one chunk are held once."""
-    what = state.chunks[chunk]
-    if what not in state.weights:
-        state.weights[what] = _held(state, what)
-    found: Held = state.weights[what]
-    return found
-
-
-def _held(state: State, what: Chunk) -> Held:
-    costs = state.costs
-    total = experts = 0.0
-    for kind, count in layer_counts(what):
-        total += count * costs[kind].parameters
-        experts += count * costs[kind].expert_parameters
-    total -= _shared(state, what.kinds)
-    return _with_frozen(state, Held(total, experts), dict(layer_counts(what)), what.kinds)
+    return group_held(state, state.chunks[chunk].kinds)
 
 
 def _with_frozen(state: State, held: Held, counts: Mapping[str, int], kinds: tuple[str, ...]) -> Held:
@@ -302,9 +288,9 @@ def table_size(state: State) -> float:
 
 
 @functools.lru_cache(maxsize=1024)
-def layer_counts(chunk: Chunk) -> tuple[tuple[str, int], ...]:
-    """Return how many layers of each kind a chunk has, the ends last."""
-    counts = dict(Counter(chunk.kinds))
+def layer_counts(kinds: tuple[str, ...]) -> tuple[tuple[str, int], ...]:
+    """Return how many layers there are of each kind, the ends last."""
+    counts = dict(Counter(kinds))
     ends = {kind: counts.pop(kind) for kind in ("embedding", "head") if kind in counts}
     return tuple((counts | ends).items())
 
@@ -333,7 +319,7 @@ def _summed(chunks: tuple[Chunk, ...], kinds: tuple[str, ...], each: tuple[Summe
     total: dict[tuple[str, tuple[str, ...]], float] = {}
     of_kind = dict(zip(kinds, each, strict=True))
     for chunk in chunks:
-        for kind, count in layer_counts(chunk):
+        for kind, count in layer_counts(chunk.kinds):
             for what, axes, held in of_kind[kind]:
                 total[what, axes] = total.get((what, axes), 0.0) + count * held
     found = [(what, axes, held) for (what, axes), held in total.items()]

@@ -29,7 +29,7 @@ from simulator.lowering.steps.structure import Structure
 from simulator.lowering.steps.unit_parts import UnitPart, root_gradients, unit_parts
 from simulator.lowering.steps.update import gradients_await_update, kept_gradient
 from simulator.lowering.steps.windows import Windowing, find_windows, windowing
-from simulator.program.ragged import ranges
+from simulator.program.ragged import ranges, turns_before
 
 __all__ = ["add_gathers"]
 
@@ -396,11 +396,8 @@ def _every_part(unit: Ints, parts: tuple[_Part, ...], count: int) -> tuple[Ints,
 
 def _gates(rows: Ints, rank: Ints, depth: int) -> Ints:
     """Per gathered unit in running order: the row whose end frees its buffer (depth + 1 units earlier), -1 for the first."""
-    gate = np.full(len(rows), -1, np.int64)
-    back = depth + 1
-    if len(rows) > back:
-        same = rank[back:] == rank[:-back]
-        gate[back:][same] = rows[:-back][same]
+    before = turns_before(rank, depth + 1)
+    gate = np.where(before >= 0, rows[before], -1)
     for own in np.flatnonzero(gate == rows).tolist():  # the second half of a fused pair
         gate[own] = gate[own - 1]
     return gate

@@ -54,10 +54,8 @@ class State:
     fetched: dict[int, float] = field(default_factory=dict)
     """Per rank: bytes of the largest shard that comes from a drive."""
 
-    weights: dict[Chunk, Any] = field(default_factory=dict)
-    """Per kind of chunk: its weights; filled at first use by `parameters.chunk_held`."""
     group_weights: dict[tuple[str, ...], Any] = field(default_factory=dict)
-    """The same of layers that go together; filled by `parameters.group_held`."""
+    """The weights of layers that go together; filled at first use by `parameters.group_held`."""
     on_ranks: Any = None
     """What lies on each rank; found at first use by `parameters`."""
     rank_weights: dict[int, Any] = field(default_factory=dict)
