@@ -103,7 +103,10 @@ def test_a_rank_does_the_work_of_the_rows_of_a_plan(first: str) -> None:
             products = [op for op in ops if isinstance(op.op, Product)]
             assert gemm_flops(rows.forward) == pytest.approx(sum(op.flops for op in products)), (name, kind)
             again = sum(op.flops for op in products if op.op.runs_twice)
-            assert gemm_flops(rows.backward) == pytest.approx(again + sum(op.backward_flops for op in products)), (name, kind)
+            assert gemm_flops(rows.backward) == pytest.approx(again + sum(op.backward_flops for op in products)), (
+                name,
+                kind,
+            )
             moved = sum(op.bytes for op in ops if isinstance(op.op, Kernel))
             assert moved_bytes(rows.forward) == pytest.approx(moved), (name, kind)
 
