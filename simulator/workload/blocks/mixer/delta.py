@@ -6,7 +6,7 @@ the state itself [n, P, Q];  output [Q, P, Q], per value head
 
 from __future__ import annotations
 
-from simulator.workload.blocks.mixer.state_space import StateSpace, pass_states, product
+from simulator.workload.blocks.mixer.state_space import StateSpace, pass_states
 from simulator.workload.builder import LayerBuilder
 from simulator.workload.graph import Dim, Keep, Tensor
 from simulator.workload.model import Model
@@ -39,16 +39,18 @@ class Delta(StateSpace):
             Dim("keys_and_values", m.ssm_state + m.ssm_head_dim),
         )
         inside = g.tensor("chunk products", chunks, heads, chunk, earlier)
-        product(g, "chunk products", x.view(chunks, heads, chunk, twice), x.view(chunks, heads, earlier, twice), inside)
+        g.product(
+            "chunk products", (x.view(chunks, heads, chunk, twice), x.view(chunks, heads, earlier, twice)), inside
+        )
         changed = g.tensor("transformed keys and values", chunks, heads, chunk, both)
         kept = Keep(tensor=changed.view(*g.tokens, heads, both))
-        product(g, "chunk transform", inside, x.view(chunks, heads, earlier, both), changed, keep=kept)
+        g.product("chunk transform", (inside, x.view(chunks, heads, earlier, both)), changed, kept)
         read = g.tensor("what the state held", chunks, heads, chunk, width)
         left, right = x.view(chunks, heads, chunk, twice), changed.view(chunks, heads, twice, width)
-        product(g, "reading of states", left, right, read)
+        g.product("reading of states", (left, right), read)
         states = g.tensor("states of chunks", chunks, heads, state, width)
         left, right = changed.view(chunks, heads, chunk, state), changed.view(chunks, heads, chunk, width)
-        product(g, "chunk states", left, right, states)
+        g.product("chunk states", (left, right), states)
         passed = pass_states(g, states)
         out = g.tensor("scan output", chunks, heads, chunk, width)
-        return product(g, "chunk output", inside, changed.view(chunks, heads, earlier, width), out, passed, read)
+        return g.product("chunk output", (inside, changed.view(chunks, heads, earlier, width), passed, read), out)

@@ -6,7 +6,7 @@ output (masked C B') X and C state [Q, P, Q + n], per head
 
 from __future__ import annotations
 
-from simulator.workload.blocks.mixer.state_space import StateSpace, pass_states, product
+from simulator.workload.blocks.mixer.state_space import StateSpace, pass_states
 from simulator.workload.builder import LayerBuilder
 from simulator.workload.graph import Dim, Tensor
 from simulator.workload.model import Model
@@ -37,12 +37,12 @@ class Mamba2(StateSpace):
         state, width = Dim("state", m.ssm_state), Dim("state_head_dim", m.ssm_head_dim)
         both = Dim("earlier_and_state", chunk.size + m.ssm_state)
         inside = g.tensor("chunk products", chunks, groups, chunk, earlier)
-        product(
-            g, "chunk products", x.view(chunks, groups, chunk, state), x.view(chunks, groups, earlier, state), inside
+        g.product(
+            "chunk products", (x.view(chunks, groups, chunk, state), x.view(chunks, groups, earlier, state)), inside
         )
         states = g.tensor("states of chunks", chunks, heads, width, state)
-        product(g, "chunk states", x.view(chunks, heads, chunk, width), x.view(chunks, heads, chunk, state), states)
+        g.product("chunk states", (x.view(chunks, heads, chunk, width), x.view(chunks, heads, chunk, state)), states)
         passed = pass_states(g, states)
         out = g.tensor("scan output", chunks, heads, chunk, width)
         left, right = inside.view(chunks, heads, chunk, both), passed.view(chunks, heads, both, width)
-        return product(g, "chunk scan", left, right, out, x)
+        return g.product("chunk scan", (left, right, x), out)

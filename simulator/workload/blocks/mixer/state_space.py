@@ -20,10 +20,10 @@ import abc
 
 from simulator.workload.blocks.mixer.base import Mixer
 from simulator.workload.builder import LayerBuilder
-from simulator.workload.graph import Dim, HeadSwap, Keep, Kernel, Moves, Product, Tensor
+from simulator.workload.graph import Dim, HeadSwap, Keep, Moves, Tensor
 from simulator.workload.model import Model
 
-__all__ = ["StateSpace", "pass_states", "product"]
+__all__ = ["StateSpace", "pass_states"]
 
 
 class StateSpace(Mixer):
@@ -112,20 +112,6 @@ def _swapped(g: LayerBuilder, x: Tensor, widths: tuple[int, ...], passes: int) -
     return out
 
 
-def product(
-    g: LayerBuilder, label: str, left: Tensor, right: Tensor, out: Tensor, *others: Tensor, keep: Keep | None = None
-) -> Tensor:
-    """Add a product inside chunks; both sides are activations.
-
-    Args:
-        others: what else it reads.
-        keep: what it keeps.
-    """
-    inputs, keeps = (left, right, *others), (keep,) if keep else ()
-    g.add(Product(label=label, inputs=inputs, outputs=(out,), keeps=keeps, backward_launches=2))
-    return out
-
-
 def pass_states(g: LayerBuilder, states: Tensor) -> Tensor:
     """Add the passing of states from chunk to chunk: fp32 states of every chunk read and written."""
     out = g.tensor("passed states", *states.dims, element=4.0)
@@ -147,17 +133,13 @@ def _moving(
 ) -> None:
     """A kernel that reads so many tensors and writes one, backward all of them and the inputs' gradients."""
     e = element or g.e
-    g.add(
-        Kernel(
-            label=label,
-            inputs=inputs,
-            outputs=(out,),
-            weights=(g.weight(f"{label} weights", weights, role="vector"),) if weights else (),
-            keeps=(keep,),
-            again=(out.name,),
-            moves=(
-                Moves(dims=dims, read=reads * e, written=e, backward_read=(reads + 1) * e, backward_written=reads * e),
-            ),
-            backward_launches=2,
-        )
+    g.kernel(
+        label,
+        inputs,
+        (out,),
+        Moves(dims=dims, read=reads * e, written=e, backward_read=(reads + 1) * e, backward_written=reads * e),
+        weights=(g.weight(f"{label} weights", weights, role="vector"),) if weights else (),
+        keeps=(keep,),
+        again=(out.name,),
+        backward_launches=2,
     )
