@@ -16,10 +16,11 @@ from numpy.typing import NDArray
 
 from simulator.calibration.files import read_measurements
 from simulator.calibration.kernels.residuals import rounded_residuals
-from simulator.costs.gemm import BENCHMARK_REPEATS, LAYOUTS, gemm_seconds
+from simulator.costs.gemm import BENCHMARK_REPEATS, gemm_seconds
 from simulator.errors import CalibrationError
 from simulator.hardware.compute_coefficients import GemmCoefficients
 from simulator.hardware.gpu import Gpu
+from simulator.program.calls import ORDERS
 from simulator.units import parse, plain_number
 
 __all__ = [
@@ -99,8 +100,8 @@ def _measurement(row: Mapping[str, str]) -> GemmMeasurement:
     m, n, k = (int(plain_number(row[c])) for c in ("m", "n", "k"))
     batch = int(plain_number(row.get("batch") or 1))
     layout = row.get("layout") or "TN"
-    if layout not in LAYOUTS:
-        raise ValueError(f"expected a layout out of {', '.join(LAYOUTS)}, got {layout!r}")
+    if layout not in ORDERS:
+        raise ValueError(f"expected a layout out of {', '.join(ORDERS)}, got {layout!r}")
     timed = bool(row.get("time_ms"))
     value = parse(f"{row['time_ms']} ms", "s") if timed else parse(f"{row['tflops']} TFLOP/s", "FLOP/s")
     if min(batch, m, n, k) < 1 or value <= 0.0:
