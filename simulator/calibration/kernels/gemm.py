@@ -50,6 +50,8 @@ BOUNDS: dict[str, tuple[float, float]] = {
 """Numbers that a fit may move, and between what; powers in W, times in s, the rest as in `GemmCoefficients`."""
 
 _CLOCK = ("full_clock_power", "exponent", "boost_window")
+_SCALE = 0.05
+"""Log error above which a measurement counts linearly, no longer with its square."""
 _PER_NUMBER = 3
 _NEGLIGIBLE = 0.0001
 Array = NDArray[np.float64]
@@ -153,13 +155,11 @@ def fit_gemm(
     start: GemmCoefficients,
     gpus: Mapping[str, Gpu],
     free: Sequence[str],
-    scale: float = 0.05,
 ) -> GemmCoefficients:
     """Return `start` with the numbers `free` moved to fit the measurements (soft L1 in log time), and its residuals.
 
     Args:
         free: out of `BOUNDS`.
-        scale: log error above which a measurement counts linearly, no longer with its square.
 
     Raises:
         CalibrationError: fewer than three measurements per free number.
@@ -180,7 +180,7 @@ def fit_gemm(
             guess,
             bounds=(0.0, 1.0),
             loss="soft_l1",
-            f_scale=scale,
+            f_scale=_SCALE,
             diff_step=0.001,
             max_nfev=60,
         )
