@@ -11,7 +11,7 @@ from simulator.accuracy.layers import layer_seconds, unfused_attention_seconds
 from simulator.accuracy.scores import Outcome
 from simulator.accuracy.streams import STREAMS, stream_seconds
 from simulator.costs.attention import attention_seconds, attention_sigma
-from simulator.costs.gemm import BENCHMARK_REPEATS, LAYOUTS, gemm_seconds, gemm_sigma
+from simulator.costs.gemm import BENCHMARK_REPEATS, gemm_seconds, gemm_sigma
 from simulator.errors import SimulatorError
 from simulator.hardware.compute_coefficients import load_attention_coefficients, load_gemm_coefficients
 from simulator.hardware.gpu import Gpu, load_gpu
@@ -21,6 +21,7 @@ from simulator.importers.table.rows import CannotPlace, Row, count, flag, number
 from simulator.importers.vocabulary.names import load_names, words_of
 from simulator.importers.vocabulary.words import kernel_by_words
 from simulator.plan.framework import load_framework
+from simulator.program.calls import ORDERS
 from simulator.report.prediction import QUANTILE
 from simulator.specs import names
 from simulator.units import in_unit
@@ -120,8 +121,8 @@ def _gemm(row: Row) -> tuple[float, float, float, tuple[str, ...]]:
     if not layout and grouped:
         shape, layout = _of_direction(shape, text(row, "direction").lower())
     layout = layout or "TN"
-    if layout not in LAYOUTS:
-        raise CannotPlace(f"layout {layout[:20]!r} is none of {', '.join(LAYOUTS)}")
+    if layout not in ORDERS:
+        raise CannotPlace(f"layout {layout[:20]!r} is none of {', '.join(ORDERS)}")
     accumulates = (number(row, "accumulate") or 0) > 0 and (grouped or text(row, "out_dtype") == "fp32")
     coefficients = load_gemm_coefficients(gpu, _own(row, gpu, "gemm"))
     seconds = float(gemm_seconds([shape], [layout], [dtype], [accumulates], gpu, coefficients, _repeats(row, gpu))[0])

@@ -189,25 +189,19 @@ class Recorder:
             self.unknown[name] += 1
         if name == "aten.embedding" and phase == "forward":
             self.tokens[int(named["weight"].shape[0])] += self._count(named["indices"])
-        stream = self.streams.current
-        number = len(self.events)
-        after = self.streams.add(number, stream, self.storages.writers(touched))
-        self._add(
-            Event(
-                name=name,
-                path=self.path(phase),
-                phase=phase,
-                work=work.work,
-                stream=stream,
-                after=after,
-                shape=work.shape,
-                call=write_call(work.call),
-                dtype=work.dtype,
-                flops=work.flops,
-                read=work.read,
-                written=work.written,
-                launches=work.launches,
-            )
+        number = self._add(
+            name,
+            phase,
+            work.work,
+            self.streams.current,
+            touched,
+            shape=work.shape,
+            call=write_call(work.call),
+            dtype=work.dtype,
+            flops=work.flops,
+            read=work.read,
+            written=work.written,
+            launches=work.launches,
         )
         self.storages.meet(outputs, number)
         self.storages.write([*outputs, *written], number)
@@ -216,9 +210,18 @@ class Recorder:
         if name in _UNPACKS:
             self.storages.unpacked(touched, written)
 
-    def _add(self, event: Event) -> None:
-        self.events.append(event)
+    def _add(self, name: str, phase: str, work: str, stream: int, touched: list[Any], **more: Any) -> int:
+        """Write an event down behind what wrote the tensors that it touches; returns its number.
+
+        Args:
+            more: other fields of `Event`.
+        """
+        number = len(self.events)
+        after = self.streams.add(number, stream, self.storages.writers(touched))
+        path = self.path(phase)
+        self.events.append(Event(name=name, path=path, phase=phase, work=work, stream=stream, after=after, **more))
         self.storages.clock = len(self.events)
+        return number
 
     @staticmethod
     def _count(indices: Facts) -> int:
@@ -250,24 +253,11 @@ class Recorder:
         issued = self.streams.current
         peer = int(named.get("dst", named.get("src", -1))) if what in ("send", "recv") else -1
         stream = self._beside((group, what if peer >= 0 else "", peer)) if beside else issued
-        number = len(self.events)
         if beside:
             self.streams.wait(stream, self.streams.last[issued])
-        after = self.streams.add(number, stream, self.storages.writers(touched))
-        self._add(
-            Event(
-                name=name,
-                path=self.path(phase),
-                phase=phase,
-                work=what,
-                stream=stream,
-                after=after,
-                dtype=dtype,
-                group=group,
-                message=message,
-                waits=not beside,
-                peer=ranks[peer] if 0 <= peer < len(ranks) else -1,
-            )
+        other = ranks[peer] if 0 <= peer < len(ranks) else -1
+        number = self._add(
+            name, phase, what, stream, touched, dtype=dtype, group=group, message=message, waits=not beside, peer=other
         )
         self.storages.meet(outputs, number)
         sent = [t for name in SENT if name in found for t in found[name]]
@@ -324,23 +314,9 @@ class Recorder:
 
     def wait_of_host(self, tensor: Any) -> None:
         """Note that the host waits until a tensor is there."""
-        number, phase, stream = len(self.events), self.phase, self.streams.current
-        after = self.streams.add(number, stream, self.storages.writers([tensor]))
-        size = float(tensor.element_size() * tensor.numel())
-        self._add(
-            Event(
-                name="host reads",
-                path=self.path(phase),
-                phase=phase,
-                work="memory_bound",
-                stream=stream,
-                after=after,
-                call="stream+end",
-                dtype=self.facts(tensor).dtype,
-                read=size,
-                written=size,
-            )
-        )
+        size, dtype = float(tensor.element_size() * tensor.numel()), self.facts(tensor).dtype
+        where = self.phase, "memory_bound", self.streams.current
+        self._add("host reads", *where, [tensor], call="stream+end", dtype=dtype, read=size, written=size)
 
     def assume(self, text: str) -> None:
         """Note an assumption."""

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ALGORITHMS",
     "PRIOR",
+    "SHARED_OUT",
     "Candidate",
     "CollectiveTime",
     "bus_factor",
@@ -312,7 +313,7 @@ def level_of(place: GroupPlacement) -> Literal["node", "fabric"]:
     return "fabric" if place.nodes > 1 else "node"
 
 
-_SHARED_OUT = ("all_gather", "reduce_scatter", "all_to_all", "gather", "scatter")
+SHARED_OUT = ("all_gather", "reduce_scatter", "all_to_all", "gather", "scatter")
 """Kinds of which a rank keeps its own n-th."""
 
 
@@ -324,7 +325,7 @@ def bus_factor(kind: str, ranks: int) -> float:
     """
     if kind == "all_reduce":
         return 2 * (ranks - 1) / ranks
-    return (ranks - 1) / ranks if kind in _SHARED_OUT else 1.0
+    return (ranks - 1) / ranks if kind in SHARED_OUT else 1.0
 
 
 def _tuned(

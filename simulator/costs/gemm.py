@@ -22,12 +22,12 @@ from numpy.typing import ArrayLike, NDArray
 from simulator.errors import ProgramError
 from simulator.hardware.compute_coefficients import Clock, GemmCoefficients
 from simulator.hardware.gpu import Gpu, peak_name
+from simulator.program.calls import ORDERS
 from simulator.program.prices import PriceClass
 from simulator.units import BYTES_PER_ELEMENT, SCALED_PER_BLOCK
 
 __all__ = [
     "BENCHMARK_REPEATS",
-    "LAYOUTS",
     "clock_share",
     "gemm_calibrated",
     "gemm_class",
@@ -35,9 +35,6 @@ __all__ = [
     "gemm_sigma",
     "tensor_pace",
 ]
-
-LAYOUTS = ("TN", "NN", "NT")
-"""Forward (both operands run along the depth), gradient of the input, gradient of the weight."""
 
 BENCHMARK_REPEATS = 100.0
 """Times that a benchmark runs a product in a row where its table does not say (SimuMax: 25 + 75; Transformer Engine, gemm_profiling:
@@ -66,7 +63,7 @@ def gemm_seconds(
 
     Args:
         shape: [n, 4] batch, m (rows of the output), n (columns), k (depth).
-        layout: per row, one of `LAYOUTS`: TN has m = tokens, NN too, NT has k = tokens.
+        layout: per row, one of `ORDERS`: TN has m = tokens, NN too, NT has k = tokens.
         dtype: per row, number format of the operands.
         accumulates: per row, whether the product is added into an fp32 buffer (which is read and written).
         gpu: where it runs.
@@ -231,7 +228,7 @@ def _alignment(
     cores for fp32, in which all 16-bit products are summed.  Products in fp32 run there in any case, and load single numbers.
     """
     batch, m, n, k = sizes.T
-    code = np.array([LAYOUTS.index(name) for name in layout])
+    code = np.array([ORDERS.index(name) for name in layout])
     left = np.where(code == 2, m, k)
     right = np.where(code == 0, k, n)
     odd = (left * element % _ROW_BYTES != 0) | (right * element % _ROW_BYTES != 0)
@@ -245,6 +242,6 @@ def _check(sizes: Array, layout: Sequence[str]) -> None:
     if sizes.min() < 1:
         row = int(np.argmin(sizes.min(axis=1)))
         raise ProgramError(f"a GEMM's batch, m, n and k are at least 1, got {sizes[row].tolist()} in row {row}")
-    unknown = set(layout) - set(LAYOUTS)
+    unknown = set(layout) - set(ORDERS)
     if unknown:
-        raise ProgramError(f"a GEMM's layout is one of {', '.join(LAYOUTS)}, got {sorted(unknown)[0]!r}")
+        raise ProgramError(f"a GEMM's layout is one of {', '.join(ORDERS)}, got {sorted(unknown)[0]!r}")

@@ -60,7 +60,7 @@ def _written(value: object, info: SerializationInfo) -> object:
 Ranges = Annotated[tuple[Pair, ...] | None, BeforeValidator(_ranges), PlainSerializer(_written)]
 Factor = Annotated[float, Field(ge=0.001, le=1000)]
 _SELECTORS = ("nodes", "ranks", "pipeline_ranks", "replicas")
-_FACTORS = ("clock", "memory_bandwidth", "host", "link", "network")
+FACTORS = ("clock", "memory_bandwidth", "host", "link", "network")
 
 
 class Part(Spec):
@@ -97,8 +97,8 @@ class Part(Spec):
             raise ValueError(f"a part says whom it is about: give one of {', '.join(_SELECTORS)}")
         if self.gpu is not None and self.node is not None:
             raise ValueError("a part names another gpu or another node (which has its own GPU), not both")
-        if self.gpu is None and self.node is None and not any(getattr(self, n) is not None for n in _FACTORS):
-            raise ValueError(f"a part says what is different there: give one of gpu, node, {', '.join(_FACTORS)}")
+        if self.gpu is None and self.node is None and not any(getattr(self, n) is not None for n in FACTORS):
+            raise ValueError(f"a part says what is different there: give one of gpu, node, {', '.join(FACTORS)}")
         return self
 
     @property
@@ -112,7 +112,7 @@ class Part(Spec):
             f"{name.replace('_', ' ')} {_shown(getattr(self, name))}" for name in _SELECTORS if getattr(self, name)
         )
         names = [f"{name} {getattr(self, name)}" for name in ("gpu", "node") if getattr(self, name)]
-        factors = [f"{n.replace('_', ' ')} {getattr(self, n):g}" for n in _FACTORS if getattr(self, n) is not None]
+        factors = [f"{n.replace('_', ' ')} {getattr(self, n):g}" for n in FACTORS if getattr(self, n) is not None]
         return f"{whom}: {', '.join(names + factors)}"
 
 

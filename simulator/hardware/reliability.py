@@ -21,10 +21,11 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
+from simulator.hardware.parts import FACTORS
 from simulator.specs import Listed, Name, NamedSpec, Spec, load_named
 from simulator.units import Seconds
 
-__all__ = ["COMPONENTS", "PACES", "Failure", "Fleet", "Maintenance", "Reliability", "Restart", "load_fleet"]
+__all__ = ["COMPONENTS", "Failure", "Fleet", "Maintenance", "Reliability", "Restart", "load_fleet"]
 
 COMPONENTS = {
     "gpu": "gpu",
@@ -40,8 +41,6 @@ COMPONENTS = {
 }
 """Component -> what there is one of it for; any other name needs `per` or `count`."""
 
-PACES = ("clock", "memory_bandwidth", "host", "link", "network")
-"""What may be slower in a component that fails slowly: the factors of a part of a cluster."""
 
 Pace = Annotated[float, Field(gt=0, lt=1)]
 
@@ -81,7 +80,7 @@ class Failure(Spec):
 
     @model_validator(mode="after")
     def _check(self) -> Failure:
-        slow = [name for name in PACES if getattr(self, name) is not None]
+        slow = [name for name in FACTORS if getattr(self, name) is not None]
         if self.mtbf <= 0:
             raise ValueError("mtbf must be above zero")
         if self.count is None and self.each is None:
@@ -95,7 +94,7 @@ class Failure(Spec):
             raise ValueError(f"a {self.component} joins several machines: give nodes = how many, or count")
         if (self.effect == "slow") != bool(slow):
             raise ValueError(
-                f'effect = "slow" and what is slower ({", ".join(PACES)}) belong together: give both or neither'
+                f'effect = "slow" and what is slower ({", ".join(FACTORS)}) belong together: give both or neither'
             )
         if self.lasts is not None and self.effect != "slow":
             raise ValueError('lasts is for effect = "slow": a job that died does not come back by itself')
@@ -118,7 +117,7 @@ class Failure(Spec):
     @property
     def slower(self) -> dict[str, float]:
         """Factor by name of what is slower."""
-        return {name: getattr(self, name) for name in PACES if getattr(self, name) is not None}
+        return {name: getattr(self, name) for name in FACTORS if getattr(self, name) is not None}
 
 
 class Restart(Spec):

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 from simulator.importers.megatron_layout import read_layout
 from simulator.importers.settings import Entry, Settings, flag_of, whole_of, word_of
+from simulator.plan.values import GRAPH_PARTS, Module
 from simulator.units import BYTES_PER_ELEMENT
 
 __all__ = ["CONTEXT", "FP8", "KERNELS", "SHARDING", "read_deepspeed", "read_plan"]
@@ -22,8 +25,7 @@ KERNELS = {"flash": "flash2", "unfused": "unfused", "local": "unfused"}
 """Megatron's words -> ours, of an exchange of keys and values, a sharding strategy, a recipe and a backend of attention."""
 _REDUCES, _GATHERS = ("overlap_grad_reduce", "overlap_grad_sync"), ("overlap_param_gather", "overlap_param_sync")
 """Megatron's names and, behind them, those of NeMo's optimizers."""
-_MODULES = ("core_attn", "layernorm", "mla_up_proj", "mlp", "moe", "moe_act", "shared_experts")
-_GRAPHS = ("attn", "mlp", "moe", "moe_router", "moe_preprocess")
+_MODULES: tuple[Module, ...] = get_args(Module)
 
 
 def read_plan(settings: Settings, program: str = "Megatron") -> None:
@@ -299,10 +301,10 @@ def _kernels(settings: Settings, program: str) -> None:
         parts = scope.value if isinstance(scope.value, list) else str(scope.value).replace(",", " ").split()
         if parts == ["full_iteration"]:
             settings.put("plan.cuda_graphs", scope, "full_iteration")
-        elif parts and all(part in _GRAPHS for part in parts):
+        elif parts and all(part in GRAPH_PARTS for part in parts):
             settings.put("plan.cuda_graphs", scope, list(parts))
         else:
-            settings.refuse(scope, "known: full_iteration, " + ", ".join(_GRAPHS))
+            settings.refuse(scope, "known: full_iteration, " + ", ".join(GRAPH_PARTS))
 
 
 def _experts(settings: Settings, program: str) -> None:

@@ -15,7 +15,9 @@ from simulator.errors import SpecError
 from simulator.report.table import Section, percent
 from simulator.units import show
 
-__all__ = ["Steps", "steady"]
+__all__ = ["Steps", "Unit", "steady"]
+
+Unit = Literal["seconds", "tokens/s/GPU", "samples/s"]
 
 _CLOSE = 0.05
 """A step within 5 % of the median runs at its pace, even where the others lie closer."""
@@ -55,7 +57,7 @@ class Steps:
     """
 
     place: str
-    unit: Literal["seconds", "tokens/s/GPU", "samples/s"]
+    unit: Unit
     values: tuple[float, ...]
     batch: int | None = None
     memory: float = 0.0

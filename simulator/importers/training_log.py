@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Literal
 
 from simulator.errors import SpecError
 from simulator.importers.base import Importer
 from simulator.importers.document import Document
 from simulator.importers.imported import Findings
-from simulator.importers.steps import Steps
+from simulator.importers.steps import Steps, Unit
 from simulator.units import parse
 
 __all__ = ["TrainingLog"]
@@ -33,13 +32,11 @@ class _Phrase:
 
     program: str
     pattern: re.Pattern[bytes]
-    unit: Literal["seconds", "tokens/s/GPU", "samples/s"]
+    unit: Unit
     factor: str = ""
 
 
-def _phrase(
-    program: str, text: bytes, unit: Literal["seconds", "tokens/s/GPU", "samples/s"], factor: str = ""
-) -> _Phrase:
+def _phrase(program: str, text: bytes, unit: Unit, factor: str = "") -> _Phrase:
     return _Phrase(program, re.compile(text + _NUMBER), unit, factor)
 
 
@@ -117,7 +114,7 @@ def _plain(data: bytes) -> bytes:
     return _COLOURS.sub(b"", data) if b"\x1b[" in data else data
 
 
-def _values(data: bytes) -> tuple[str, Literal["seconds", "tokens/s/GPU", "samples/s"], list[float]]:
+def _values(data: bytes) -> tuple[str, Unit, list[float]]:
     """Times or rates of the first phrase that the log has."""
     for phrase in _PHRASES:
         found = [_number(m.group(1)) for _, m in zip(range(_MOST_LINES), phrase.pattern.finditer(data), strict=False)]

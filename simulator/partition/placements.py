@@ -16,14 +16,15 @@ from simulator.partition.propagate import product_dims
 from simulator.workload.graph import Attention, Dim, Exchange, HostWait, Kernel, LayerGraph, Lookup, Op, Product, Tensor
 from simulator.workload.windows import Windowed
 
-__all__ = ["LaidOut", "Placements", "lay_out", "local_dims", "one_family", "running_dims", "tensors_of"]
+__all__ = ["HEADS", "LaidOut", "Placements", "lay_out", "local_dims", "one_family", "running_dims", "tensors_of"]
 
 Placements = Mapping[str, Placement]
 
 _TOKENS = frozenset(("batch", "sequence", "source_sequence", "copies", "expert_rows", "distances"))
 """Dimensions that count tokens: a kernel that writes them under another name leaves them where they lie."""
-_HEADS = frozenset(("heads", "state_heads", "state_groups", "state_channels", "state_inner", "convolved"))
+HEADS = ("heads", "state_heads", "state_groups", "state_channels", "state_inner", "convolved")
 """Dimensions that are whole heads, one beside the other: any operation may read them under another name."""
+_HEADS = frozenset(HEADS)
 _SEQUENCES = frozenset(("batch", "chunks"))
 """Whole sequences, and the chunks into which a state-space layer cuts them, likewise."""
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from simulator.errors import SpecError, UnknownNameError
 from simulator.partition.layout import Layout, Mesh, Rule, rule
-from simulator.partition.placements import tensors_of
+from simulator.partition.placements import HEADS, tensors_of
 from simulator.workload.graph import LayerGraph
 
 __all__ = [
@@ -36,7 +36,7 @@ _TOKENS = ("copies", "expert_rows")
 DIMENSIONS: dict[str, tuple[str, ...]] = {
     "batch": ("batch", "chunks", *_TOKENS),
     "sequence": ("sequence", "source_sequence", "distances", *_TOKENS),
-    "heads": ("heads", "state_heads", "state_groups", "state_channels", "state_inner", "convolved"),
+    "heads": HEADS,
     "ffn": ("ffn", "expert_ffn"),
     "vocabulary": ("vocabulary",),
     "hidden": ("hidden",),

@@ -20,14 +20,11 @@ from numpy.typing import NDArray
 from simulator.errors import ProgramError
 from simulator.program.program import COLLECTIVE, COMPUTE, TRANSFER, Effect, End, Item, Link, Program, StageMesh
 from simulator.program.ragged import frozen, offsets
+from simulator.program.rows import EFFECT_COLUMNS, ROW_COLUMNS, SPECIAL_COLUMNS
 
 __all__ = ["deal"]
 
-_COPIED = (
-    *("kind", "action", "lane", "chunk", "microbatch", "step", "part"),
-    *("count", "slice", "slices", "second_chunk", "second_microbatch"),
-    *("start_effect", "end_effect", "mark_effect"),
-)
+_COPIED = tuple(c for c in (*ROW_COLUMNS, *SPECIAL_COLUMNS, *EFFECT_COLUMNS) if c not in ("item", "rank"))
 Ints = NDArray[np.int64]
 
 

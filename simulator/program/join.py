@@ -19,13 +19,11 @@ from numpy.typing import NDArray
 from simulator.errors import ProgramError
 from simulator.program.program import Axes, Effect, Item, Link, Program, StageMesh
 from simulator.program.ragged import frozen, offsets, ranges
+from simulator.program.rows import EFFECT_COLUMNS, ROW_COLUMNS, SPECIAL_COLUMNS
 
 __all__ = ["join", "shared_rows"]
 
 Ints = NDArray[np.int64]
-_COPIED = ("kind", "action", "rank", "lane", "chunk", "microbatch", "step", "part")
-_SPECIAL = ("count", "slice", "slices", "second_chunk", "second_microbatch")
-_EFFECTS = ("start_effect", "end_effect", "mark_effect")
 
 
 def _span(program: Program) -> tuple[Ints, Ints]:
@@ -94,10 +92,10 @@ def join(
         of_rank, of_shared = item_of
         numbers = of_shared[part.number[rows]] if len(rows) and part.number[rows[0]] >= 0 else of_rank[part.rank][own]
         columns["item"][part.new[rows]] = numbers
-        for column in (*_COPIED, *(c for c in _SPECIAL if len(getattr(program, c)))):
+        for column in (*ROW_COLUMNS[1:], *(c for c in SPECIAL_COLUMNS if len(getattr(program, c)))):
             values = getattr(program, column)
             columns.setdefault(column, np.zeros(count, values.dtype))[part.new[rows]] = values[rows]
-        for column in _EFFECTS:
+        for column in EFFECT_COLUMNS:
             values = getattr(program, column)
             if len(values):
                 where = np.where(values[rows] >= 0, values[rows] + first_effect[id(program)], -1)

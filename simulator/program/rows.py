@@ -15,11 +15,24 @@ from numpy.typing import NDArray
 
 from simulator.remembered import Remembered
 
-__all__ = ["COLUMNS", "KEPT_BYTES", "Rows", "fixed", "rows_of"]
+__all__ = [
+    "COLUMNS",
+    "EFFECT_COLUMNS",
+    "KEPT_BYTES",
+    "ROW_COLUMNS",
+    "SPECIAL_COLUMNS",
+    "Rows",
+    "fixed",
+    "rows_of",
+]
 
+ROW_COLUMNS = ("item", "kind", "action", "rank", "lane", "chunk", "microbatch", "step", "part")
+"""Columns with an entry per row."""
+SPECIAL_COLUMNS = ("count", "slice", "slices", "second_chunk", "second_microbatch")
+EFFECT_COLUMNS = ("start_effect", "end_effect", "mark_effect")
+"""Columns with an entry per row, or none at all: of actions on several microbatches, parts of one or two chunks, and of memory."""
 COLUMNS = (
-    "item", "kind", "action", "rank", "lane", "chunk", "microbatch", "step", "part", "stream_offsets", "streams", "after_offsets",
-    "after", "stream_rank", "count", "slice", "slices", "second_chunk", "second_microbatch",
+    *ROW_COLUMNS, "stream_offsets", "streams", "after_offsets", "after", "stream_rank", *SPECIAL_COLUMNS,
 )  # fmt: skip
 """All columns of a program with an entry per row or stream, but those of memory effects."""
 KEPT_BYTES = 256 * 2**20

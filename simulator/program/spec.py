@@ -35,14 +35,11 @@ from simulator.program.program import (
     OperatorTable,
     Program,
 )
-from simulator.program.rows import fixed
+from simulator.program.rows import EFFECT_COLUMNS, ROW_COLUMNS, SPECIAL_COLUMNS, fixed
 from simulator.program.stage_rules import stages_have_meshes
 
 __all__ = ["RULES", "check_runnable", "find_deadlock", "verify"]
 
-_ROW_COLUMNS = ("item", "kind", "action", "rank", "lane", "chunk", "microbatch", "step", "part")
-_EFFECT_COLUMNS = ("start_effect", "end_effect", "mark_effect")
-_SPECIAL_COLUMNS = ("count", "slice", "slices", "second_chunk", "second_microbatch")
 _LANE = re.compile(r"[A-Za-z0-9_<>.\-]{1,40}")
 
 
@@ -147,9 +144,9 @@ def _offsets_are_monotone(program: Program) -> None:
 
 
 def _columns_are_as_long_as_the_rows(program: Program) -> None:
-    for name in (*_ROW_COLUMNS, *_EFFECT_COLUMNS, *_SPECIAL_COLUMNS):
+    for name in (*ROW_COLUMNS, *EFFECT_COLUMNS, *SPECIAL_COLUMNS):
         length = len(getattr(program, name))
-        if length != program.size and not (length == 0 and name not in _ROW_COLUMNS):
+        if length != program.size and not (length == 0 and name not in ROW_COLUMNS):
             raise ProgramError(f"every column has one entry per row: {name} has {length} for {program.size} rows")
     if len(program.stream_lane) != len(program.stream_rank):
         raise ProgramError(f"{len(program.stream_rank)} streams have {len(program.stream_lane)} lanes; each has one")
@@ -184,7 +181,7 @@ def _indices_are_in_range(program: Program, effects: bool = False) -> None:
         ("after", program.after, 0, program.size, program.after_offsets),
         ("stream_rank", program.stream_rank, 0, program.ranks, None),
     ]
-    marks = [(name, getattr(program, name), -1, len(program.effects), None) for name in _EFFECT_COLUMNS]
+    marks = [(name, getattr(program, name), -1, len(program.effects), None) for name in EFFECT_COLUMNS]
     for name, values, low, high, offsets in marks if effects else [*limits, *marks]:
         if len(values) == 0 or (values.min() >= low and values.max() < high):
             continue
@@ -388,7 +385,7 @@ def _effect_counts(program: Program) -> Counts:
     Raises:
         ProgramError: an effect is out of range, or a column of them has not one entry per row.
     """
-    columns = tuple(getattr(program, name) for name in _EFFECT_COLUMNS)
+    columns = tuple(getattr(program, name) for name in EFFECT_COLUMNS)
     if not fixed(*columns):
         return _counted(program)
     key = ("effects", len(program.effects), program.ranks, *(id(column) if len(column) else 0 for column in columns))

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from simulator.program.program import Link, Program
 from simulator.program.ragged import frozen, offsets, ranges
 from simulator.program.replicas import ReplicaMesh
+from simulator.program.rows import EFFECT_COLUMNS, ROW_COLUMNS, SPECIAL_COLUMNS
 
 __all__ = ["BAR", "Unfolded", "unfold"]
 
@@ -166,7 +167,7 @@ def _row_columns(program: Program, folded_row: Ints, owner: Ints, bar: NDArray[n
     """The columns that a new row has from its folded row; ranks and lanes count on from class to class."""
     columns = {name: getattr(program, name) for name in _COPIED}
     out = {name: values[folded_row] for name, values in columns.items() if len(values)}
-    effects = {name: getattr(program, name) for name in ("start_effect", "end_effect", "mark_effect")}
+    effects = {name: getattr(program, name) for name in EFFECT_COLUMNS}
     for name, values in effects.items():
         if len(values):
             out[name] = np.where(bar, -1, values[folded_row]).astype(np.int32)
@@ -191,10 +192,7 @@ def _rank_columns(program: Program, class_of: Ints) -> dict[str, Any]:
     }
 
 
-_COPIED = (
-    *("kind", "action", "chunk", "microbatch", "step", "part"),
-    *("count", "slice", "slices", "second_chunk", "second_microbatch"),
-)
+_COPIED = tuple(c for c in (*ROW_COLUMNS, *SPECIAL_COLUMNS) if c not in ("item", "rank", "lane"))
 
 
 def _ragged(starts: Ints, rows: Ints) -> tuple[Ints, Ints]:

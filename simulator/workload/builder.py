@@ -266,15 +266,13 @@ class LayerBuilder:
                 self.tensor(f"{name} mask", *x.dims, element=1.0, role="mask"),
             )
             moved = Moves(dims=x.dims, read=e, written=e + 1, backward_read=e + 1, backward_written=e, joined=joined)
-            self.add(
-                Kernel(
-                    label=f"{name} dropout",
-                    inputs=(x,),
-                    outputs=(given, mask),
-                    keeps=(Keep(tensor=mask, joined=joined),),
-                    moves=(moved,),
-                    access="stream",
-                )
+            self.kernel(
+                f"{name} dropout",
+                (x,),
+                (given, mask),
+                moved,
+                keeps=(Keep(tensor=mask, joined=joined),),
+                access="stream",
             )
             keep = Keep(tensor=given, joined=joined)
         low = self.tensor(f"{name} low rank", *(d for d in x.dims if d not in depth), rank)
@@ -299,26 +297,40 @@ class LayerBuilder:
         made = tuple(replace(out, name=f"{out.name}, adapter") for _, out in sums)
         held = Keep(tensor=low, name="adapters' low rank")
         self.add(Product(label=f"{name} B", inputs=(low,), outputs=made, weights=weights, keeps=(held,), **common))
-        self.add(
-            Kernel(
-                label=f"{name} sum",
-                inputs=(*(base for base, _ in sums), *made),
-                outputs=tuple(out for _, out in sums),
-                moves=(
-                    *(
-                        Moves(dims=t.dims, read=3 * e, written=2 * e, backward_read=e, backward_written=e)
-                        for _, t in sums
-                    ),
-                    Moves(
-                        dims=x.dims, backward_read=2 * e, backward_written=e, joined=joined
-                    ),  # both gradients of the input
-                ),
-                crosses=wide[0] == (self.hidden,) and not each,
-                access="stream",
-                launches=2,
-                backward_launches=2,
-            )
+        self.kernel(
+            f"{name} sum",
+            (*(base for base, _ in sums), *made),
+            tuple(out for _, out in sums),
+            *(Moves(dims=t.dims, read=3 * e, written=2 * e, backward_read=e, backward_written=e) for _, t in sums),
+            Moves(dims=x.dims, backward_read=2 * e, backward_written=e, joined=joined),
+            crosses=wide[0] == (self.hidden,) and not each,
+            access="stream",
+            launches=2,
+            backward_launches=2,
         )
+
+    def kernel(
+        self, label: str, inputs: tuple[Tensor, ...], outputs: tuple[Tensor, ...], *moves: Moves, **more: Any
+    ) -> Tensor:
+        """Add a kernel, or several, that moves bytes and makes tensors; returns the first of these.
+
+        Args:
+            more: other fields of `Kernel`.
+        """
+        return self.add(Kernel(label=label, inputs=inputs, outputs=outputs, moves=moves, **more)).outputs[0]
+
+    def product(
+        self, label: str, inputs: tuple[Tensor, ...], out: Tensor, *keeps: Keep, backward_launches: int = 2, **more: Any
+    ) -> Tensor:
+        """Add a product of two activations, the first inputs; returns its result.
+
+        Args:
+            more: other fields of `Product`.
+        """
+        made = Product(
+            label=label, inputs=inputs, outputs=(out,), keeps=keeps, backward_launches=backward_launches, **more
+        )
+        return self.add(made).outputs[0]
 
     def moves(self, label: str, x: Tensor, name: str, read: float = 1.0, written: float = 1.0, **more: Any) -> Tensor:
         """A kernel whose output is like its input and whose backward is its reverse; `read`, `written`: how often."""
@@ -327,8 +339,7 @@ class LayerBuilder:
         moved = Moves(
             dims=x.dims, read=read * e, written=written * e, backward_read=written * e, backward_written=read * e
         )
-        self.add(Kernel(label=label, inputs=(x,), outputs=(out,), moves=(moved,), **more))
-        return out
+        return self.kernel(label, (x,), (out,), moved, **more)
 
     def graph(self, kind: str, *outputs: Tensor) -> LayerGraph:
         """The finished graph."""

@@ -20,8 +20,7 @@ from simulator.partition.strategies.base import Strategy
 from simulator.partition.strategies.megatron import Megatron
 from simulator.testing.block_contract import small_model
 from simulator.testing.strategy_contract import StrategyContract, trying
-from simulator.workload.blocks import norm as norm_block
-from simulator.workload.graph import Kernel
+from simulator.workload.builder import LayerBuilder
 
 
 @pytest.mark.parametrize("strategy", list(STRATEGIES), ids=lambda s: str(s.name))
@@ -158,7 +157,8 @@ def test_a_norm_over_what_is_divided_adds_its_sums_up_and_what_keeps_its_parts_a
 
 
 def test_a_kernel_that_needs_more_of_what_is_divided_than_sums_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(norm_block, "Kernel", lambda **fields: Kernel(**fields | {"sums": 0}))
+    plain = LayerBuilder.kernel
+    monkeypatch.setattr(LayerBuilder, "kernel", lambda g, *given, **more: plain(g, *given, **more | {"sums": 0}))
     work = simulator.Workload(model=small_model(name="made anew"), sequence_length=128, global_batch_size=8)
     wrong = "layout 'hidden_only' divides hidden of 'hidden states' on mesh axis 'tensor', over which operation 'attention norm' sums"
     with trying(HiddenOnly()), pytest.raises(LayoutError, match=wrong):

@@ -12,7 +12,6 @@ import pytest
 
 from simulator.collectives import ALGORITHMS, bus_factor, candidates, collective_seconds, with_servers
 from simulator.collectives.byteps import Byteps, optimal_split
-from simulator.collectives.occupancy import multiprocessors, open_channels
 from simulator.collectives.parameter_server import DedicatedParameterServer
 from simulator.collectives.plain import PlainCollective
 from simulator.errors import PlanError, UnknownNameError
@@ -225,51 +224,8 @@ def test_all_through_one_port_takes_n_times_as_long_as_a_ring() -> None:
         assert n == pytest.approx(member.volume("all_reduce", flat) / ring.volume("all_reduce", flat))
 
 
-def test_a_collective_holds_as_many_multiprocessors_as_nccl_opens_channels() -> None:
-    assert 24 == multiprocessors("all_gather", 2.0**30, describe_group(8), H100)
-    assert 24 == multiprocessors("all_reduce", 2.0**30, describe_group(8), A100)
-    assert 16 == multiprocessors("all_reduce", 2.0**30, describe_group(8), H100, "nvls")
-    b200 = fabric_of(load_cluster("hgx_b200", 16))
-    assert [24, 32] == [multiprocessors("all_reduce", 2.0**30, p, b200, "nvls_tree") for p in GROUPS[1:3]]
-
-
 def test_byteps_asks_for_half_as_many_spare_machines_as_nodes() -> None:
     assert [1, 2, 2, 3, 3, 4] == [Byteps().split(nodes)[0] for nodes in range(2, 8)]
-
-
-@pytest.mark.parametrize(
-    ("algorithm", "protocol", "threads", "least"),
-    [
-        ("ring", "simple", 512, 64),
-        ("ring", "ll128", 640, 8),
-        ("tree", "simple", 640, 64),
-        ("tree", "ll", 640, 8),
-        ("pat", "ll128", 640, 8),
-    ],
-)
-def test_a_second_channel_opens_when_all_threads_of_two_have_enough(
-    algorithm: str, protocol: str, threads: int, least: int
-) -> None:
-    enough = 2 * threads * least
-    held = [multiprocessors("all_gather", m, GROUPS[1], H100, algorithm, protocol) for m in (enough - 1, enough)]
-    assert [1, 2] == held
-
-
-def test_small_messages_hold_fewer_multiprocessors() -> None:
-    for kind, name in (
-        ("all_reduce", "ring"),
-        ("all_reduce", "tree"),
-        ("all_to_all", "pairwise"),
-        ("send_recv", "p2p"),
-    ):
-        held = [multiprocessors(kind, 4.0**k, describe_group(16, 2), H100, name) for k in range(3, 16)]
-        assert sorted(held) == held
-        assert held[0] < held[-1] <= open_channels(describe_group(16, 2), H100)
-    assert 0 == multiprocessors("all_reduce", 1e9, describe_group(1), H100)
-    with pytest.raises(UnknownNameError, match="ll128"):
-        multiprocessors("all_reduce", 1e9, describe_group(8), H100, protocol="ll12")
-    with pytest.raises(PlanError, match="below zero"):
-        multiprocessors("all_reduce", -1.0, describe_group(8), H100)
 
 
 @pytest.mark.parametrize(("chips", "factor"), [(64, 3.0), (512, 6.0)])

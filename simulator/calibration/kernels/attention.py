@@ -81,15 +81,15 @@ class AttentionMeasurement:
     window: float = 0.0
 
 
-def read_attention_csv(path: Path | str, gpus: Sequence[str] | None = None) -> list[AttentionMeasurement]:
-    """Return the attention kernels of a table, of these GPUs (all if None).
+def read_attention_csv(path: Path | str) -> list[AttentionMeasurement]:
+    """Return the attention kernels of a table.
 
     Raises:
         CalibrationError: no such file, a column is missing, or a number cannot be read; names file and line.
     """
 
     def made(row: Mapping[str, str]) -> AttentionMeasurement | None:
-        wanted = row.get("op", "attention") == "attention" and (gpus is None or row["gpu"] in gpus)
+        wanted = row.get("op", "attention") == "attention"
         return _measurement(row) if wanted else None
 
     return read_measurements(path, "attention", made)

@@ -16,10 +16,11 @@ from numpy.typing import NDArray
 
 from simulator.calibration.files import read_measurements
 from simulator.calibration.kernels.residuals import rounded_residuals
-from simulator.costs.gemm import BENCHMARK_REPEATS, LAYOUTS, gemm_seconds
+from simulator.costs.gemm import BENCHMARK_REPEATS, gemm_seconds
 from simulator.errors import CalibrationError
 from simulator.hardware.compute_coefficients import GemmCoefficients
 from simulator.hardware.gpu import Gpu
+from simulator.program.calls import ORDERS
 from simulator.units import parse, plain_number
 
 __all__ = [
@@ -49,6 +50,8 @@ BOUNDS: dict[str, tuple[float, float]] = {
 """Numbers that a fit may move, and between what; powers in W, times in s, the rest as in `GemmCoefficients`."""
 
 _CLOCK = ("full_clock_power", "exponent", "boost_window")
+_SCALE = 0.05
+"""Log error above which a measurement counts linearly, no longer with its square."""
 _PER_NUMBER = 3
 _NEGLIGIBLE = 0.0001
 Array = NDArray[np.float64]
@@ -99,8 +102,8 @@ def _measurement(row: Mapping[str, str]) -> GemmMeasurement:
     m, n, k = (int(plain_number(row[c])) for c in ("m", "n", "k"))
     batch = int(plain_number(row.get("batch") or 1))
     layout = row.get("layout") or "TN"
-    if layout not in LAYOUTS:
-        raise ValueError(f"expected a layout out of {', '.join(LAYOUTS)}, got {layout!r}")
+    if layout not in ORDERS:
+        raise ValueError(f"expected a layout out of {', '.join(ORDERS)}, got {layout!r}")
     timed = bool(row.get("time_ms"))
     value = parse(f"{row['time_ms']} ms", "s") if timed else parse(f"{row['tflops']} TFLOP/s", "FLOP/s")
     if min(batch, m, n, k) < 1 or value <= 0.0:
@@ -152,13 +155,11 @@ def fit_gemm(
     start: GemmCoefficients,
     gpus: Mapping[str, Gpu],
     free: Sequence[str],
-    scale: float = 0.05,
 ) -> GemmCoefficients:
     """Return `start` with the numbers `free` moved to fit the measurements (soft L1 in log time), and its residuals.
 
     Args:
         free: out of `BOUNDS`.
-        scale: log error above which a measurement counts linearly, no longer with its square.
 
     Raises:
         CalibrationError: fewer than three measurements per free number.
@@ -179,7 +180,7 @@ def fit_gemm(
             guess,
             bounds=(0.0, 1.0),
             loss="soft_l1",
-            f_scale=scale,
+            f_scale=_SCALE,
             diff_step=0.001,
             max_nfev=60,
         )

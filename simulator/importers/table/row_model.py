@@ -19,6 +19,7 @@ from simulator.importers.vocabulary.names import load_names
 from simulator.importers.vocabulary.words import sparse_layers
 from simulator.specs import load_all
 from simulator.workload.model import Model
+from simulator.workload.model_fields import LATENT_FIELDS
 
 __all__ = ["row_model"]
 
@@ -196,12 +197,11 @@ def _capacity(row: Row) -> dict[str, float]:
 
 def _latent(hidden: int, heads: int, assumed: list[str]) -> dict[str, Any]:
     """Ranks and widths of latent attention, which tables do not print: of our model with this hidden and heads, else usual ones."""
-    names = ("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
     for model in load_all("models", Model).values():
         if model.attention == "latent" and (model.hidden, model.heads) == (hidden, heads):
-            return {"attention": "latent", **{name: getattr(model, name) for name in names}}
+            return {"attention": "latent", **{name: getattr(model, name) for name in LATENT_FIELDS}}
     assumed.append(f"latent attention of {', '.join(map(str, BLANK_LATENT))} (Megatron-Core's defaults)")
-    return {"attention": "latent", **dict(zip(names, BLANK_LATENT, strict=True))}
+    return {"attention": "latent", **dict(zip(LATENT_FIELDS, BLANK_LATENT, strict=True))}
 
 
 _WINDOWED = re.compile(r"swa|sliding|local|window")

@@ -41,7 +41,6 @@ __all__ = [
     "AUTOMATIC",
     "CHAINS",
     "INNER",
-    "MODULES",
     "Recompute",
     "Work",
     "dropped",
@@ -52,7 +51,6 @@ __all__ = [
     "runs_again",
 ]
 
-MODULES = ("core_attn", "layernorm", "mla_up_proj", "mlp", "moe", "moe_act", "shared_experts")
 KEPT, INNER, AGAIN = " kept", " in a group", " again"
 """Endings of the kinds of layers that are not recomputed, of those whose input is not kept, and of a forward that runs again on the way to
 another layer."""

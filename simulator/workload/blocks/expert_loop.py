@@ -19,7 +19,7 @@ begin with new_zeros of the whole.
 from __future__ import annotations
 
 from simulator.workload.builder import LayerBuilder
-from simulator.workload.graph import HostWait, Keep, Kernel, Moves, Tensor
+from simulator.workload.graph import HostWait, Keep, Moves, Tensor
 
 __all__ = ["rows_added", "rows_found", "rows_taken"]
 
@@ -39,33 +39,30 @@ def rows_taken(g: LayerBuilder, x: Tensor, mine: Tensor, chosen: Tensor) -> None
     m, e = g.m, g.e
     rows = Moves(dims=mine.dims, read=e, written=e, backward_read=2 * e, backward_written=e)
     whole = Moves(dims=x.dims, backward_read=2 * e * m.experts, backward_written=2 * e * m.experts)
-    g.add(
-        Kernel(
-            label="expert rows taken",
-            inputs=(x, chosen),
-            outputs=(mine,),
-            moves=(rows, whole),
-            access="stream",
-            launches=_TAKE[0],
-            backward_launches=_TAKE[1],
-        )
+    g.kernel(
+        "expert rows taken",
+        (x, chosen),
+        (mine,),
+        rows,
+        whole,
+        access="stream",
+        launches=_TAKE[0],
+        backward_launches=_TAKE[1],
     )
 
 
 def rows_added(g: LayerBuilder, back: Tensor, made: Tensor, chosen: Tensor) -> None:
     """Add the kernels that weigh each expert's rows and add them into the output `made`."""
     e = g.e
-    g.add(
-        Kernel(
-            label="expert rows added",
-            inputs=(back, chosen),
-            outputs=(made,),
-            keeps=(Keep(tensor=back, name="expert output"),),
-            moves=(Moves(dims=back.dims, read=3 * e, written=2 * e, backward_read=5 * e, backward_written=3 * e),),
-            access="gather",
-            launches=_ADD[0],
-            backward_launches=_ADD[1],
-        )
+    g.kernel(
+        "expert rows added",
+        (back, chosen),
+        (made,),
+        Moves(dims=back.dims, read=3 * e, written=2 * e, backward_read=5 * e, backward_written=3 * e),
+        keeps=(Keep(tensor=back, name="expert output"),),
+        access="gather",
+        launches=_ADD[0],
+        backward_launches=_ADD[1],
     )
 
 

@@ -25,7 +25,7 @@ from simulator.workload.blocks.expert_loop import rows_added, rows_found, rows_t
 from simulator.workload.blocks.mlp import mlp
 from simulator.workload.blocks.one_hot import combine, dispatch
 from simulator.workload.builder import LayerBuilder
-from simulator.workload.graph import Dim, Exchange, HostWait, Keep, Kernel, Moves, Tensor
+from simulator.workload.graph import Dim, Exchange, HostWait, Keep, Moves, Tensor
 
 __all__ = ["LAUNCHES_PER_EXPERT", "experts"]
 
@@ -139,21 +139,19 @@ def _permuted(g: LayerBuilder, x: Tensor, chosen: Tensor) -> Tensor:
     rows = Moves(
         dims=mine.dims, read=apart * e, written=e + apart * e, backward_read=e + apart * e, backward_written=apart * e
     )
-    g.add(
-        Kernel(
-            label="permute",
-            inputs=(x, chosen),
-            outputs=(mine,),
-            again=(mine.name,),
-            absorbed="exchange",
-            moves=(Moves(dims=x.dims, read=e, backward_written=e), rows),
-            access="gather",
-            sums_rows="" if fused else "backward",
-            launches=1 + apart if fused else _PLAIN_PERMUTE[0],
-            backward_launches=1 + apart if fused else _PLAIN_PERMUTE[1],
-        )
+    return g.kernel(
+        "permute",
+        (x, chosen),
+        (mine,),
+        Moves(dims=x.dims, read=e, backward_written=e),
+        rows,
+        again=(mine.name,),
+        absorbed="exchange",
+        access="gather",
+        sums_rows="" if fused else "backward",
+        launches=1 + apart if fused else _PLAIN_PERMUTE[0],
+        backward_launches=1 + apart if fused else _PLAIN_PERMUTE[1],
     )
-    return mine
 
 
 def _unpermuted(g: LayerBuilder, x: Tensor, back: Tensor, chosen: Tensor) -> Tensor:
@@ -173,22 +171,19 @@ def _unpermuted(g: LayerBuilder, x: Tensor, back: Tensor, chosen: Tensor) -> Ten
         backward_written=e + apart * e,
     )
     moved = (rows, Moves(dims=x.dims, written=e, backward_read=e))
-    g.add(
-        Kernel(
-            label="unpermute",
-            inputs=(back, chosen),
-            outputs=(made,),
-            keeps=() if weighted_before else (Keep(tensor=back, name="expert output", sent=True),),
-            again=(made.name,),
-            absorbed="exchange",
-            moves=moved,
-            access="gather",
-            sums_rows=_sums_on_the_way_back(g),
-            launches=1 + apart if g.style.fuses_permute else 2,
-            backward_launches=1 + apart,
-        )
+    return g.kernel(
+        "unpermute",
+        (back, chosen),
+        (made,),
+        *moved,
+        keeps=() if weighted_before else (Keep(tensor=back, name="expert output", sent=True),),
+        again=(made.name,),
+        absorbed="exchange",
+        access="gather",
+        sums_rows=_sums_on_the_way_back(g),
+        launches=1 + apart if g.style.fuses_permute else 2,
+        backward_launches=1 + apart,
     )
-    return made
 
 
 def _sums_on_the_way_back(g: LayerBuilder) -> str:
@@ -209,26 +204,23 @@ def _weighted_rows(g: LayerBuilder, x: Tensor, chosen: Tensor) -> Tensor:
     e = g.e
     out = g.tensor("weighted rows", *x.dims)
     moved = Moves(dims=x.dims, read=e + 8, written=e + 8, backward_read=e + 20, backward_written=e + 12)
-    g.add(
-        Kernel(
-            label="expert rows weighted",
-            role="row weights",
-            inputs=(x, chosen),
-            outputs=(out,),
-            keeps=(
-                Keep(tensor=x, name="expert output in fp32", element=4.0, cheap=True),
-                # what came is kept, where widening it runs again
-                Keep(tensor=x, name="expert output", idle=True, sent=True),
-            ),
-            again=(out.name,),
-            absorbed="exchange",
-            moves=(moved,),
-            access="stream",
-            launches=3,
-            backward_launches=5,
-        )
+    return g.kernel(
+        "expert rows weighted",
+        (x, chosen),
+        (out,),
+        moved,
+        role="row weights",
+        keeps=(
+            Keep(tensor=x, name="expert output in fp32", element=4.0, cheap=True),
+            # what came is kept, where widening it runs again
+            Keep(tensor=x, name="expert output", idle=True, sent=True),
+        ),
+        again=(out.name,),
+        absorbed="exchange",
+        access="stream",
+        launches=3,
+        backward_launches=5,
     )
-    return out
 
 
 def _exchange(label: str, given: Tensor, made: Tensor, outward: bool, copies: int, reach: float) -> Exchange:
@@ -243,7 +235,7 @@ def _shared(g: LayerBuilder, x: Tensor, made: Tensor) -> Tensor:
             shared = mlp(g, "shared expert", x, Dim("ffn", g.m.shared_expert_ffn), keeps_input=False)
         out = g.tensor("sum of experts", *x.dims)
         moved = Moves(dims=x.dims, read=2 * e, written=e, backward_read=e, backward_written=2 * e)
-        g.add(Kernel(label="shared expert sum", inputs=(made, shared), outputs=(out,), moves=(moved,)))
+        g.kernel("shared expert sum", (made, shared), (out,), moved)
     return out
 
 
@@ -255,18 +247,15 @@ def _choice(g: LayerBuilder, x: Tensor) -> Tensor:
     g.linear("router", x, (logits,), (g.hidden,), keep=kept, bias=g.m.linear_bias, quantised=False)
     chosen = g.tensor("router weights and choice", *logits.dims, element=3 * _LOGIT)
     passes = _PLAIN_CHOICE if g.style.plain_router else _FUSED_CHOICE
-    g.add(
-        Kernel(
-            label="choice of experts",
-            inputs=(logits,),
-            outputs=(chosen,),
-            keeps=(Keep(tensor=chosen),),
-            moves=(passes.moves(logits.dims),),
-            launches=passes.launches,
-            backward_launches=passes.backward_launches,
-        )
+    return g.kernel(
+        "choice of experts",
+        (logits,),
+        (chosen,),
+        passes.moves(logits.dims),
+        keeps=(Keep(tensor=chosen),),
+        launches=passes.launches,
+        backward_launches=passes.backward_launches,
     )
-    return chosen
 
 
 def _counts(g: LayerBuilder, chosen: Tensor) -> None:
@@ -299,17 +288,14 @@ def _weighted_biases(g: LayerBuilder, x: Tensor) -> Tensor:
     e = g.e
     out = g.tensor("rows with weighted biases", *x.dims)
     moved = Moves(dims=x.dims, read=e + 12, written=e + 12, backward_read=2 * e + 20, backward_written=2 * e + 12)
-    g.add(
-        Kernel(
-            label="expert weighted biases",
-            inputs=(x,),
-            outputs=(out,),
-            absorbed="grouped",
-            moves=(moved,),
-            access="stream",
-            launches=2,
-            backward_launches=3,
-            per_expert=2,
-        )
+    return g.kernel(
+        "expert weighted biases",
+        (x,),
+        (out,),
+        moved,
+        absorbed="grouped",
+        access="stream",
+        launches=2,
+        backward_launches=3,
+        per_expert=2,
     )
-    return out

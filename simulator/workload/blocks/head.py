@@ -57,22 +57,19 @@ def _loss(g: LayerBuilder, x: Tensor, logits: Tensor, share: float) -> Tensor:
         share=share,
     )
     out = g.tensor("losses", *logits.dims[:-1], element=4.0)
-    g.add(
-        Kernel(
-            label="cross entropy",
-            inputs=(logits,),
-            outputs=(out,),
-            keeps=(keep,),
-            role="loss",
-            moves=(moved,),
-            reduces=(logits.dims[-1],),
-            whole=whole,
-            access="loss",
-            launches=launches + (7 if measures else 0),
-            backward_launches=back_launches,
-        )
+    return g.kernel(
+        "cross entropy",
+        (logits,),
+        (out,),
+        moved,
+        keeps=(keep,),
+        role="loss",
+        reduces=(logits.dims[-1],),
+        whole=whole,
+        access="loss",
+        launches=launches + (7 if measures else 0),
+        backward_launches=back_launches,
     )
-    return out
 
 
 def _passes(style: KernelStyle, e: float) -> tuple[float, float, float, float, float, int, int]:

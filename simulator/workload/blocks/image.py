@@ -22,6 +22,7 @@ reads it; a layer's last result by the layer that takes it.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 from simulator.workload.builder import LayerBuilder
 from simulator.workload.graph import Convolution, Dim, Keep, Kernel, Measured, Moves, Tensor
@@ -105,7 +106,7 @@ class ImageBuilder:
         moved = Moves(dims=x.dims, read=2 * e, written=e, backward_read=4 * e, backward_written=e)
         names = ("scale", "shift") if scaled else ()
         weights = tuple(self.g.weight(f"{out.name} {what}", x.dims[-1], role="vector") for what in names)
-        self._kernel(out, (x,), (moved,), self.keep(x), weights, role="norm", launches=2, backward_launches=2)
+        self._kernel(out, (x,), (moved,), self.keep(x), weights=weights, role="norm", launches=2, backward_launches=2)
 
     def relu(self, x: Tensor, out: Tensor, last: bool) -> None:
         """Add a ReLU; the next layer keeps the result where it is the `last` of its layer."""
@@ -192,27 +193,11 @@ class ImageBuilder:
         inputs: tuple[Tensor, ...],
         moves: tuple[Moves, ...],
         keeps: tuple[Keep, ...],
-        weights: tuple[Tensor, ...] = (),
         beside: tuple[Tensor, ...] = (),
-        role: str = "",
-        launches: int = 1,
-        backward_launches: int = 1,
+        **more: Any,
     ) -> None:
-        self.g.add(
-            Kernel(
-                label=out.name,
-                inputs=inputs,
-                outputs=(out, *beside),
-                weights=weights,
-                keeps=keeps,
-                again=(out.name,),
-                role=role,
-                moves=moves,
-                access="stream",
-                launches=launches,
-                backward_launches=backward_launches,
-            )
-        )
+        outputs = (out, *beside)
+        self.g.kernel(out.name, inputs, outputs, *moves, keeps=keeps, again=(out.name,), access="stream", **more)
 
 
 def _positions(height: int, width: int) -> Dim:

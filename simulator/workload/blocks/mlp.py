@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 
 from simulator.workload.builder import LayerBuilder
-from simulator.workload.graph import Dim, HostWait, Keep, Kernel, Moves, Tensor
+from simulator.workload.graph import Dim, HostWait, Keep, Moves, Tensor
 
 __all__ = ["mlp", "weights_apart"]
 
@@ -103,19 +103,17 @@ def _clamps(g: LayerBuilder, name: str, given: tuple[Tensor, ...], expert: bool)
     dims = given[0].dims
     out = tuple(g.tensor(f"{t.name}, clamped", *t.dims) for t in given)
     both = given[0].view(Dim("gate_and_up", 2), *dims)
-    g.add(
-        Kernel(
-            label=f"{name} clamp",
-            inputs=given,
-            outputs=out,
-            keeps=(Keep(tensor=both, name=f"{name} gate clamped", cheap=True),),
-            again=(out[1].name,),
-            absorbed="grouped" if expert else "",
-            moves=(Moves(dims=dims, read=4 * e, written=4 * e, backward_read=7 * e + 4, backward_written=4 * e + 4),),
-            access="stream",
-            launches=3,
-            backward_launches=7,
-        )
+    g.kernel(
+        f"{name} clamp",
+        given,
+        out,
+        Moves(dims=dims, read=4 * e, written=4 * e, backward_read=7 * e + 4, backward_written=4 * e + 4),
+        keeps=(Keep(tensor=both, name=f"{name} gate clamped", cheap=True),),
+        again=(out[1].name,),
+        absorbed="grouped" if expert else "",
+        access="stream",
+        launches=3,
+        backward_launches=7,
     )
     if style.weights_in_experts:
         absorbed = "grouped" if expert else ""
@@ -163,26 +161,21 @@ def _activation(g: LayerBuilder, before: str, given: tuple[Tensor, ...], expert:
         inner.append(g.tensor(f"{before}parts of the activation function", *dims, element=kept))
     out = g.tensor(f"{before}down input", *dims)
     stays = _narrowed(g, before, given, expert) if style.narrow_gate_input else given
-    g.add(
-        Kernel(
-            label=f"{before}{'swiglu' if m.gated_mlp else 'gelu'}",
-            inputs=given,
-            outputs=(out, *inner),
-            keeps=(
-                *(Keep(tensor=t, name=f"{before}{name}") for t, name in zip(stays, names, strict=True)),
-                *(Keep(tensor=t) for t in inner),
-            ),
-            again=tuple(t.name for t in (out, *inner)),
-            absorbed="grouped" if expert else "",
-            moves=(
-                Moves(dims=dims, read=read, written=written, backward_read=back_read, backward_written=back_written),
-            ),
-            access=access,
-            launches=kernels[0],
-            backward_launches=kernels[1],
-        )
+    return g.kernel(
+        f"{before}{'swiglu' if m.gated_mlp else 'gelu'}",
+        given,
+        (out, *inner),
+        Moves(dims=dims, read=read, written=written, backward_read=back_read, backward_written=back_written),
+        keeps=(
+            *(Keep(tensor=t, name=f"{before}{name}") for t, name in zip(stays, names, strict=True)),
+            *(Keep(tensor=t) for t in inner),
+        ),
+        again=tuple(t.name for t in (out, *inner)),
+        absorbed="grouped" if expert else "",
+        access=access,
+        launches=kernels[0],
+        backward_launches=kernels[1],
     )
-    return out
 
 
 def _narrowed(g: LayerBuilder, before: str, given: tuple[Tensor, ...], expert: bool) -> tuple[Tensor, ...]:
@@ -191,16 +184,14 @@ def _narrowed(g: LayerBuilder, before: str, given: tuple[Tensor, ...], expert: b
     n, e = float(len(given)), g.e
     out = tuple(g.tensor(f"{t.name} in 8 bits", *t.dims, element=1.0) for t in given)
     moved = Moves(dims=given[0].dims, read=n * e, written=n, backward_read=n, backward_written=n * e)
-    g.add(
-        Kernel(
-            label=f"{before}gate input in 8 bits",
-            inputs=given,
-            outputs=out,
-            again=tuple(t.name for t in out),
-            absorbed="grouped" if expert else "",
-            moves=(moved,),
-            access="stream",
-        )
+    g.kernel(
+        f"{before}gate input in 8 bits",
+        given,
+        out,
+        moved,
+        again=tuple(t.name for t in out),
+        absorbed="grouped" if expert else "",
+        access="stream",
     )
     return out
 
@@ -216,16 +207,13 @@ def _weighted(g: LayerBuilder, x: Tensor) -> Tensor:
     e = g.e
     moved = Moves(dims=x.dims, read=e + 4, written=e + 4, backward_read=2 * e + 16, backward_written=e + 12)
     out = g.tensor(f"{x.name}, weighted", *x.dims)
-    g.add(
-        Kernel(
-            label="expert weighted activation",
-            inputs=(x,),
-            outputs=(out,),
-            absorbed="grouped",
-            moves=(moved,),
-            access="stream",
-            launches=2,
-            backward_launches=5,
-        )
+    return g.kernel(
+        "expert weighted activation",
+        (x,),
+        (out,),
+        moved,
+        absorbed="grouped",
+        access="stream",
+        launches=2,
+        backward_launches=5,
     )
-    return out

@@ -30,7 +30,7 @@ from dataclasses import replace
 
 from simulator.units import FP32
 from simulator.workload.builder import LayerBuilder
-from simulator.workload.graph import Dim, Keep, Kernel, Moves, Tensor
+from simulator.workload.graph import Dim, Keep, Moves, Tensor
 
 __all__ = ["norm", "norms"]
 
@@ -91,24 +91,22 @@ def norms(
     apart = wide and not stream
     widens = e < FP32 and not stream
     launches, backward = ((2 if apart else 1), (3 if apart else 2)) if fused else (8, 17) if widens else (6, 15)
-    g.add(
-        Kernel(
-            label=label,
-            inputs=given,
-            outputs=(*outputs, *inner),
-            weights=tuple(
-                g.weight(f"{label} {what}", *scale, role="vector") for what in ("scale", "shift")[: 1 + layer_norm]
-            ),
-            keeps=(*kept, *(Keep(tensor=t.view(*dims), whole=whole) for t in inner)),
-            again=again,
-            role="norm",
-            moves=(moved,),
-            reduces=(given[0].dims[-1],),
-            sums=1 + layer_norm,
-            access="plain" if not fused else "norm" if style.norm_sums_apart else "",
-            launches=len(given) * launches + casts,
-            backward_launches=len(given) * backward + max(0, 2 * casts - 1),
-        )
+    g.kernel(
+        label,
+        given,
+        (*outputs, *inner),
+        moved,
+        weights=tuple(
+            g.weight(f"{label} {what}", *scale, role="vector") for what in ("scale", "shift")[: 1 + layer_norm]
+        ),
+        keeps=(*kept, *(Keep(tensor=t.view(*dims), whole=whole) for t in inner)),
+        again=again,
+        role="norm",
+        reduces=(given[0].dims[-1],),
+        sums=1 + layer_norm,
+        access="plain" if not fused else "norm" if style.norm_sums_apart else "",
+        launches=len(given) * launches + casts,
+        backward_launches=len(given) * backward + max(0, 2 * casts - 1),
     )
     return outputs
 

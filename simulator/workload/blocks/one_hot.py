@@ -20,7 +20,7 @@ from __future__ import annotations
 import math
 
 from simulator.workload.builder import LayerBuilder
-from simulator.workload.graph import Dim, Keep, Kernel, Moves, Product, Tensor
+from simulator.workload.graph import Dim, Keep, Moves, Tensor
 
 __all__ = ["GROUP_SIZE", "combine", "dispatch", "group_sizes"]
 
@@ -51,29 +51,24 @@ def dispatch(g: LayerBuilder, x: Tensor, chosen: Tensor) -> tuple[Tensor, Tensor
     groups, group, slots = Dim("groups", number), Dim("group", size), Dim("slots", m.experts * capacity)
     mask, weights = (g.tensor(name, groups, group, slots) for name in ("dispatch mask", "combine weights"))
     summed = m.experts_per_token * _SUM
-    g.add(
-        Kernel(
-            label="dispatch masks",
-            inputs=(chosen,),
-            outputs=(mask, weights),
-            moves=(
-                Moves(dims=mask.dims, written=2 * e, backward_read=2 * e),
-                Moves(dims=chosen.dims, read=2 * summed, written=2 * summed),
-            ),
-            access="stream",
-            launches=6,
-            backward_launches=2,
-        )
+    g.kernel(
+        "dispatch masks",
+        (chosen,),
+        (mask, weights),
+        Moves(dims=mask.dims, written=2 * e, backward_read=2 * e),
+        Moves(dims=chosen.dims, read=2 * summed, written=2 * summed),
+        access="stream",
+        launches=6,
+        backward_launches=2,
     )
     rows = g.tensor("copied rows", groups, slots, g.hidden)
-    g.add(
-        Product(
-            label="dispatch to slots",
-            inputs=(mask, x.view(groups, group, g.hidden)),
-            outputs=(rows,),
-            keeps=(Keep(tensor=mask),),
-            fixed=True,
-        )
+    g.product(
+        "dispatch to slots",
+        (mask, x.view(groups, group, g.hidden)),
+        rows,
+        Keep(tensor=mask),
+        fixed=True,
+        backward_launches=1,
     )
     return rows.view(Dim("copies", number * slots.size), g.hidden), weights
 
@@ -86,13 +81,11 @@ def combine(g: LayerBuilder, x: Tensor, back: Tensor, weights: Tensor) -> Tensor
     """
     groups, group, slots = weights.dims
     made = g.tensor("experts' output", *x.dims)
-    g.add(
-        Product(
-            label="combine from slots",
-            inputs=(weights, back.view(groups, slots, g.hidden)),
-            outputs=(made.view(groups, group, g.hidden),),
-            keeps=(Keep(tensor=weights), Keep(tensor=back, name="expert output")),
-            backward_launches=2,
-        )
+    g.product(
+        "combine from slots",
+        (weights, back.view(groups, slots, g.hidden)),
+        made.view(groups, group, g.hidden),
+        Keep(tensor=weights),
+        Keep(tensor=back, name="expert output"),
     )
     return made

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from simulator.workload.blocks.norm import norm
 from simulator.workload.builder import LayerBuilder
-from simulator.workload.graph import Keep, Kernel, Moves, Tensor
+from simulator.workload.graph import Keep, Moves, Tensor
 
 __all__ = ["block_end", "residual"]
 
@@ -33,17 +33,14 @@ def residual(g: LayerBuilder, label: str, x: Tensor, stream: Tensor) -> Tensor:
     )
     out = g.tensor(f"{label} output", *stream.dims, element=s)
     masks = (g.tensor(f"{label} dropout mask", *stream.dims, element=1.0, role="mask"),) if dropout else ()
-    g.add(
-        Kernel(
-            label=label,
-            inputs=(x, stream),
-            outputs=(out, *masks),
-            keeps=tuple(Keep(tensor=t) for t in masks),
-            again=(out.name,),
-            role="residual",
-            moves=(moved,),
-            launches=2 * passes - 1 if dropout else passes,
-            backward_launches=(2 if dropout else 1) + apart,
-        )
+    return g.kernel(
+        label,
+        (x, stream),
+        (out, *masks),
+        moved,
+        keeps=tuple(Keep(tensor=t) for t in masks),
+        again=(out.name,),
+        role="residual",
+        launches=2 * passes - 1 if dropout else passes,
+        backward_launches=(2 if dropout else 1) + apart,
     )
-    return out

@@ -15,7 +15,7 @@ from simulator.workload.blocks.head import head
 from simulator.workload.blocks.norm import norm
 from simulator.workload.builder import LayerBuilder
 from simulator.workload.families.transformer import Transformer
-from simulator.workload.graph import Dim, Keep, Kernel, Moves, Tensor
+from simulator.workload.graph import Dim, Keep, Moves, Tensor
 
 __all__ = ["Encoder"]
 
@@ -61,13 +61,10 @@ def _activation(g: LayerBuilder, x: Tensor) -> Tensor:
     """The activation function between the head's linear layer and its norm."""
     e = g.e
     out = g.tensor("head activation output", *x.dims)
-    g.add(
-        Kernel(
-            label="head activation",
-            inputs=(x,),
-            outputs=(out,),
-            keeps=(Keep(tensor=x, name="head activation input"),),
-            moves=(Moves(dims=x.dims, read=e, written=e, backward_read=2 * e, backward_written=e),),
-        )
+    return g.kernel(
+        "head activation",
+        (x,),
+        (out,),
+        Moves(dims=x.dims, read=e, written=e, backward_read=2 * e, backward_written=e),
+        keeps=(Keep(tensor=x, name="head activation input"),),
     )
-    return out

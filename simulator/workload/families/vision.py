@@ -11,7 +11,7 @@ from simulator.workload.blocks.head import head
 from simulator.workload.blocks.norm import norm
 from simulator.workload.builder import LayerBuilder
 from simulator.workload.families.transformer import Transformer
-from simulator.workload.graph import Dim, Keep, Kernel, Moves, Tensor
+from simulator.workload.graph import Dim, Keep, Moves, Tensor
 
 __all__ = ["Vision"]
 
@@ -31,18 +31,15 @@ class Vision(Transformer):
         g.linear("patch embedding", patches, (x,), (numbers,), keep=Keep(tensor=patches), bias=True)
         out = g.tensor("embedding output", *x.dims)
         rows = (m.sequence_length if m.positions == "learned" else 0) + 1
-        g.add(
-            Kernel(
-                label="class token and positions",
-                inputs=(x,),
-                outputs=(out,),
-                weights=(g.weight("class token and positions", Dim("positions", rows), g.hidden, role="vector"),),
-                moves=(Moves(dims=x.dims, read=e, written=e, backward_read=e),),
-                launches=2,
-                backward_launches=2,
-            )
+        return g.kernel(
+            "class token and positions",
+            (x,),
+            (out,),
+            Moves(dims=x.dims, read=e, written=e, backward_read=e),
+            weights=(g.weight("class token and positions", Dim("positions", rows), g.hidden, role="vector"),),
+            launches=2,
+            backward_launches=2,
         )
-        return out
 
     def head(self, g: LayerBuilder, x: Tensor) -> Tensor:
         """See `Transformer.head`."""

@@ -16,7 +16,7 @@ import numpy as np
 from simulator.calibration.collectives.judge.machine import Placed
 from simulator.calibration.collectives.read.benchmark_table import BenchmarkRow, BenchmarkTable
 from simulator.calibration.collectives.read.tidy_logs import NcclLog
-from simulator.collectives import collective_seconds
+from simulator.collectives import SHARED_OUT, collective_seconds
 from simulator.errors import CalibrationError, SimulatorError
 from simulator.units import parse, show
 
@@ -134,7 +134,7 @@ def _least_seconds(placed: Placed) -> float:
     """Return the seconds per byte that the wires need at least: what one rank and one node must take in."""
     place, fabric = placed.place, placed.fabric
     n, nodes = place.ranks, place.nodes
-    spread = placed.kind in ("all_gather", "reduce_scatter", "all_to_all", "gather", "scatter")
+    spread = placed.kind in SHARED_OUT
     inside = ((n - 1) / n if spread else 1.0) / fabric.intra_bandwidth if place.ranks_per_node > 1 else 0.0
     outside = 0.0
     if nodes > 1:

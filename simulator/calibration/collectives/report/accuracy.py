@@ -47,6 +47,9 @@ __all__ = [
     "medians",
 ]
 
+_WAYS = ("own", "shared", "unseen", "prior", "tables")
+"""Profiles whose errors are shown."""
+
 _SMALLEST, _MIDDLE, _LARGE = 2.0**10, (2.0**16, 2.0**26), 2.0**24
 _LONG = 8
 """Sizes from which on a log says what a fit to it is worth."""
@@ -223,7 +226,6 @@ def medians(found: Sequence[LogAccuracy], way: str, low: float = _SMALLEST, high
 
 def accuracy_figures(found: Sequence[LogAccuracy]) -> dict[str, object]:
     """Return the errors per log and their medians over logs for JSON; errors are fractions."""
-    ways = ("own", "shared", "unseen", "prior", "tables")
     rows = [
         {
             "log": one.log.name,
@@ -234,12 +236,12 @@ def accuracy_figures(found: Sequence[LogAccuracy]) -> dict[str, object]:
             "coverage_unseen": one.coverage("unseen"),
             "coverage_prior": one.coverage("prior"),
         }
-        | {way: one.error(way) for way in ways}
+        | {way: one.error(way) for way in _WAYS}
         for one in found
     ]
     return {
         "rows": rows,
-        "summary": {way: medians(found, way) for way in ways},
+        "summary": {way: medians(found, way) for way in _WAYS},
         "bands": [asdict(one) for one in band_scores(found)],
     }
 
@@ -248,7 +250,7 @@ def accuracy_section(found: Sequence[LogAccuracy]) -> Section:
     """Return the table of errors per log, and the medians over logs below it."""
     rows = []
     for one in sorted(found, key=lambda one: one.log.name):
-        figures = [one.error(way) for way in ("own", "shared", "unseen", "prior", "tables")]
+        figures = [one.error(way) for way in _WAYS]
         twins = "" if one.twins is None else percent(one.twins, 0)
         kind = "partner" if one.partner else "alone"
         name = one.log.name[:44]

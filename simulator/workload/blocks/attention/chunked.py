@@ -23,7 +23,7 @@ import math
 from typing import NamedTuple
 
 from simulator.workload.builder import LayerBuilder
-from simulator.workload.graph import Dim, Keep, Kernel, Moves, Product, Tensor
+from simulator.workload.graph import Dim, Keep, Moves, Tensor
 
 __all__ = ["QUERIES", "chunked", "key_chunk"]
 
@@ -83,56 +83,46 @@ def chunked(
     summaries = g.part(f"{label}summaries", *g.tokens, g.heads, chunks, g.value_dim, turns=scans)
     out = g.tensor(f"{label}attention output", *g.tokens, g.heads, g.value_dim)
     far = (g.batch, chunks, near)
-    g.add(
-        Product(
-            label=f"{label}attention scores",
-            inputs=(q, k.view(*far, *k.dims[2:])),
-            outputs=(scores,),
-            keeps=operands[:2],
-            reads_keys=True,
-            launches=turns,
-            backward_launches=2 * turns,
-        )
+    g.product(
+        f"{label}attention scores",
+        (q, k.view(*far, *k.dims[2:])),
+        scores,
+        *operands[:2],
+        reads_keys=True,
+        launches=turns,
+        backward_launches=2 * turns,
     )
-    g.add(
-        Kernel(
-            label=f"{label}exponentials",
-            inputs=(scores,),
-            outputs=(weights, sums),
-            moves=(
-                Moves(
-                    dims=scores.dims,
-                    read=passes.read,
-                    written=passes.written,
-                    backward_read=passes.backward_read,
-                    backward_written=passes.backward_written,
-                ),
-            ),
-            reduces=(near,),
-            launches=passes.launches * turns,
-            backward_launches=passes.backward_launches * turns,
-        )
+    g.kernel(
+        f"{label}exponentials",
+        (scores,),
+        (weights, sums),
+        Moves(
+            dims=scores.dims,
+            read=passes.read,
+            written=passes.written,
+            backward_read=passes.backward_read,
+            backward_written=passes.backward_written,
+        ),
+        reduces=(near,),
+        launches=passes.launches * turns,
+        backward_launches=passes.backward_launches * turns,
     )
-    g.add(
-        Product(
-            label=f"{label}attention context",
-            inputs=(weights, v.view(*far, *v.dims[2:])),
-            outputs=(summaries,),
-            keeps=operands[2:],
-            reads_keys=True,
-            launches=turns,
-            backward_launches=2 * turns,
-        )
+    g.product(
+        f"{label}attention context",
+        (weights, v.view(*far, *v.dims[2:])),
+        summaries,
+        *operands[2:],
+        reads_keys=True,
+        launches=turns,
+        backward_launches=2 * turns,
     )
     moved = Moves(dims=summaries.dims, read=_WIDE, backward_read=_WIDE, backward_written=_WIDE)
-    g.add(
-        Kernel(
-            label=f"{label}summaries joined",
-            inputs=(summaries, sums),
-            outputs=(out,),
-            moves=(moved, Moves(dims=out.dims, written=g.e, backward_read=g.e)),
-            launches=passes.joins * scans,
-            backward_launches=passes.joins * scans,
-        )
+    return g.kernel(
+        f"{label}summaries joined",
+        (summaries, sums),
+        (out,),
+        moved,
+        Moves(dims=out.dims, written=g.e, backward_read=g.e),
+        launches=passes.joins * scans,
+        backward_launches=passes.joins * scans,
     )
-    return out

@@ -8,7 +8,7 @@ from simulator.workload.blocks.attention.chunked import chunked
 from simulator.workload.blocks.attention.relative import relative_bias, transformer_xl
 from simulator.workload.blocks.attention.unfused import unfused
 from simulator.workload.builder import LayerBuilder
-from simulator.workload.graph import Attention, Keep, Kernel, Moves, Tensor
+from simulator.workload.graph import Attention, Keep, Moves, Tensor
 
 __all__ = ["core"]
 
@@ -104,20 +104,15 @@ def _copies(g: LayerBuilder, out: Tensor, operands: tuple[Tensor, ...], label: s
     if not moves and not parts and not packed:
         return out
     copied = replace(out, name=f"{out.name}, copied")
-    g.add(
-        Kernel(
-            label=f"{label}attention copies",
-            inputs=(out,),
-            outputs=(copied,),
-            moves=(
-                Moves.copies(out.dims, e * moves, e * moves),
-                *(Moves.copies(t.dims, e * packed, e * parts) for t in operands),
-            ),
-            launches=moves + 4 * packs + 3 * copies,
-            backward_launches=moves + parts,
-        )
+    return g.kernel(
+        f"{label}attention copies",
+        (out,),
+        (copied,),
+        Moves.copies(out.dims, e * moves, e * moves),
+        *(Moves.copies(t.dims, e * packed, e * parts) for t in operands),
+        launches=moves + 4 * packs + 3 * copies,
+        backward_launches=moves + parts,
     )
-    return copied
 
 
 def _flash_copies(g: LayerBuilder, operands: tuple[Tensor, ...], label: str) -> tuple[Tensor, ...]:
@@ -132,16 +127,14 @@ def _flash_copies(g: LayerBuilder, operands: tuple[Tensor, ...], label: str) -> 
     e = g.e
     names = ("queries", "keys", "values")
     copied = tuple(replace(t, name=f"{label}{name}, copied") for t, name in zip(operands, names, strict=True))
-    g.add(
-        Kernel(
-            label=f"{label}attention operands copied",
-            inputs=operands,
-            outputs=copied,
-            moves=tuple(Moves.copies(t.dims, e, 2 * e) for t in operands),
-            access="flash layout",
-            launches=0,
-            backward_launches=0,
-        )
+    g.kernel(
+        f"{label}attention operands copied",
+        operands,
+        copied,
+        *tuple(Moves.copies(t.dims, e, 2 * e) for t in operands),
+        access="flash layout",
+        launches=0,
+        backward_launches=0,
     )
     return copied
 
@@ -152,19 +145,15 @@ def _repeated(g: LayerBuilder, k: Tensor, v: Tensor, label: str) -> list[Tensor]
     few = (k, v)
     names = (f"{label}keys of every head", f"{label}values of every head")
     many = [g.tensor(name, *t.dims[:2], g.heads, t.dims[-1]) for name, t in zip(names, few, strict=True)]
-    g.add(
-        Kernel(
-            label="repeated keys and values",
-            inputs=few,
-            outputs=tuple(many),
-            keeps=(Keep(tensor=v, name=f"{label}values, not repeated", cheap=False, idle=True),),
-            again=tuple(t.name for t in many),
-            moves=(
-                *(Moves(dims=t.dims, read=e, backward_written=e) for t in few),
-                *(Moves(dims=t.dims, written=e, backward_read=e) for t in many),
-            ),
-            launches=2,
-            backward_launches=2,
-        )
+    g.kernel(
+        "repeated keys and values",
+        few,
+        tuple(many),
+        *(Moves(dims=t.dims, read=e, backward_written=e) for t in few),
+        *(Moves(dims=t.dims, written=e, backward_read=e) for t in many),
+        keeps=(Keep(tensor=v, name=f"{label}values, not repeated", cheap=False, idle=True),),
+        again=tuple(t.name for t in many),
+        launches=2,
+        backward_launches=2,
     )
     return many

@@ -9,7 +9,7 @@ With H heads, T queries and K keys of a sequence, B sequences:
 from __future__ import annotations
 
 from simulator.workload.builder import LayerBuilder
-from simulator.workload.graph import Dim, Keep, Kernel, Moves, Product, Tensor
+from simulator.workload.graph import Dim, Keep, Moves, Tensor
 
 __all__ = ["relative_bias", "transformer_xl"]
 
@@ -25,19 +25,14 @@ def relative_bias(g: LayerBuilder, q: Tensor, scores: Tensor | None, keys: int) 
     table = (g.heads, g.sequence, Dim("keys", keys))
     dims = (g.batch, *table) if scores else table
     out = g.tensor("biased scores" if scores else "biases", *dims)
-    g.add(
-        Kernel(
-            label="relative bias",
-            inputs=(scores,) if scores else (),
-            outputs=(out,),
-            moves=(
-                Moves(dims=table, read=e, backward_read=e, backward_written=e),
-                *((Moves(dims=dims, read=e, written=e, backward_read=e),) if scores else ()),
-            ),
-            launches=1 if scores else 0,
-        )
+    return g.kernel(
+        "relative bias",
+        (scores,) if scores else (),
+        (out,),
+        Moves(dims=table, read=e, backward_read=e, backward_written=e),
+        *((Moves(dims=dims, read=e, written=e, backward_read=e),) if scores else ()),
+        launches=1 if scores else 0,
     )
-    return out
 
 
 def transformer_xl(g: LayerBuilder, q: Tensor, scores: Tensor | None, keys: int) -> Tensor:
@@ -57,24 +52,18 @@ def transformer_xl(g: LayerBuilder, q: Tensor, scores: Tensor | None, keys: int)
         sums_bias=False,
     )
     shifted = g.tensor("distance scores", g.batch, g.heads, g.sequence, far)
-    g.add(
-        Product(
-            label="distance scores",
-            inputs=(q, distances.view(g.batch, far, g.heads, g.head_dim)),
-            outputs=(shifted,),
-            keeps=(Keep(tensor=distances, droppable=False),),
-            backward_launches=2,
-        )
+    g.product(
+        "distance scores",
+        (q, distances.view(g.batch, far, g.heads, g.head_dim)),
+        shifted,
+        Keep(tensor=distances, droppable=False),
     )
     out = g.tensor("biased scores", *shifted.dims)
-    g.add(
-        Kernel(
-            label="shift and sum of scores",
-            inputs=(shifted, *((scores,) if scores else ())),
-            outputs=(out,),
-            moves=(Moves(dims=out.dims, read=3 * e, written=2 * e, backward_read=2 * e, backward_written=2 * e),),
-            launches=2,
-            backward_launches=2,
-        )
+    return g.kernel(
+        "shift and sum of scores",
+        (shifted, *((scores,) if scores else ())),
+        (out,),
+        Moves(dims=out.dims, read=3 * e, written=2 * e, backward_read=2 * e, backward_written=2 * e),
+        launches=2,
+        backward_launches=2,
     )
-    return out

@@ -28,7 +28,7 @@ from dataclasses import replace
 
 from simulator.units import FP32
 from simulator.workload.builder import LayerBuilder
-from simulator.workload.graph import Dim, Keep, Kernel, Moves, Tensor
+from simulator.workload.graph import Dim, Keep, Moves, Tensor
 
 __all__ = ["rotary"]
 
@@ -74,22 +74,18 @@ def rotary(
         width = alone[-1].size // (g.m.heads + 1) if alone else round(g.m.head_dim * share)
         angles = (g.sequence, Dim("angles", _TABLES * width))
         made = (Moves(dims=angles, read=FP32 * makes / 2, written=FP32 * makes / 2 - e),)
-    g.add(
-        Kernel(
-            label="rotary",
-            inputs=given,
-            outputs=(q, k, *((tables,) if gathers else ())),
-            keeps=(Keep(tensor=tables, whole=True),) if gathers else (),
-            again=(q.name, k.name, tables.name),
-            moves=(
-                Moves(dims=read, read=e * forward[0], backward_written=e * backward[1]),
-                Moves(dims=written, written=e * forward[1], backward_read=e * backward[0]),
-                *apart,
-                *made,
-            ),
-            access="" if fused else "strided",
-            launches=(6 if turned else 2 if fused else 10 + 2 * joined + 2 * makes + 2 * apart_pairs) + 2 * len(apart),
-            backward_launches=(6 if turned else 2 if fused else 18 + 10 * rest) + 2 * len(apart),
-        )
+    g.kernel(
+        "rotary",
+        given,
+        (q, k, *((tables,) if gathers else ())),
+        Moves(dims=read, read=e * forward[0], backward_written=e * backward[1]),
+        Moves(dims=written, written=e * forward[1], backward_read=e * backward[0]),
+        *apart,
+        *made,
+        keeps=(Keep(tensor=tables, whole=True),) if gathers else (),
+        again=(q.name, k.name, tables.name),
+        access="" if fused else "strided",
+        launches=(6 if turned else 2 if fused else 10 + 2 * joined + 2 * makes + 2 * apart_pairs) + 2 * len(apart),
+        backward_launches=(6 if turned else 2 if fused else 18 + 10 * rest) + 2 * len(apart),
     )
     return q, k

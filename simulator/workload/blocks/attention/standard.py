@@ -7,7 +7,7 @@ from simulator.workload.blocks.attention.core import core
 from simulator.workload.blocks.attention.rotary import rotary
 from simulator.workload.blocks.norm import norms
 from simulator.workload.builder import LayerBuilder
-from simulator.workload.graph import Dim, Keep, Kernel, Moves, Tensor
+from simulator.workload.graph import Dim, Keep, Moves, Tensor
 from simulator.workload.model_fields import LATENT_FIELDS, ModelFields
 
 __all__ = ["Standard"]
@@ -58,17 +58,14 @@ def _gated(g: LayerBuilder, x: Tensor, gate: Tensor) -> Tensor:
     """The sigmoid of the projected gate times the attention's output."""
     e = g.e
     out = g.tensor("gated attention output", *x.dims)
-    g.add(
-        Kernel(
-            label="attention gate",
-            inputs=(x, gate),
-            outputs=(out,),
-            keeps=(
-                Keep(tensor=gate, name="attention gate"),
-                Keep(tensor=x, name="attention output", droppable=True),
-            ),
-            again=(out.name,),
-            moves=(Moves(dims=x.dims, read=2 * e, written=e, backward_read=3 * e, backward_written=2 * e),),
-        )
+    return g.kernel(
+        "attention gate",
+        (x, gate),
+        (out,),
+        Moves(dims=x.dims, read=2 * e, written=e, backward_read=3 * e, backward_written=2 * e),
+        keeps=(
+            Keep(tensor=gate, name="attention gate"),
+            Keep(tensor=x, name="attention output", droppable=True),
+        ),
+        again=(out.name,),
     )
-    return out

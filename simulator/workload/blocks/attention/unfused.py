@@ -18,7 +18,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from simulator.workload.builder import LayerBuilder
-from simulator.workload.graph import Dim, Keep, Kernel, Moves, Product, Tensor
+from simulator.workload.graph import Dim, Keep, Moves, Tensor
 
 __all__ = ["unfused"]
 
@@ -44,41 +44,29 @@ def unfused(
     q, k, v = given
     e, far = g.e, Dim("keys", keys)
     scores = g.tensor(f"{label}scores", g.batch, g.heads, g.sequence, far)
-    g.add(
-        Product(
-            label=f"{label}attention scores",
-            inputs=(q, k.view(g.batch, far, *k.dims[2:])),
-            outputs=(scores,),
-            keeps=operands[:2],
-            reads_keys=True,
-            backward_launches=2,
-        )
+    g.product(
+        f"{label}attention scores", (q, k.view(g.batch, far, *k.dims[2:])), scores, *operands[:2], reads_keys=True
     )
     weights = _softmax(g, bias(g, q, scores, keys) if bias else scores, label)
     if g.style.dropout:
         weights = _dropout(g, weights, label)
     out = g.tensor(f"{label}context", *g.tokens, g.heads, g.value_dim)
-    g.add(
-        Product(
-            label=f"{label}attention context",
-            inputs=(weights, v.view(g.batch, far, *v.dims[2:])),
-            outputs=(out,),
-            keeps=(*operands[2:], *(() if g.style.fused_softmax or g.style.dropout else (Keep(tensor=weights),))),
-            reads_keys=True,
-            backward_launches=2,
-        )
+    g.product(
+        f"{label}attention context",
+        (weights, v.view(g.batch, far, *v.dims[2:])),
+        out,
+        *operands[2:],
+        *(() if g.style.fused_softmax or g.style.dropout else (Keep(tensor=weights),)),
+        reads_keys=True,
     )
     moved = replace(out, name=f"{label}attention output")
-    g.add(
-        Kernel(
-            label=f"{label}attention transpose",
-            inputs=(out,),
-            outputs=(moved,),
-            moves=(Moves(dims=out.dims, read=e, written=e, backward_read=5 * e, backward_written=5 * e),),
-            backward_launches=5,
-        )
+    return g.kernel(
+        f"{label}attention transpose",
+        (out,),
+        (moved,),
+        Moves(dims=out.dims, read=e, written=e, backward_read=5 * e, backward_written=5 * e),
+        backward_launches=5,
     )
-    return moved
 
 
 def _softmax(g: LayerBuilder, scores: Tensor, label: str) -> Tensor:
@@ -94,34 +82,28 @@ def _softmax(g: LayerBuilder, scores: Tensor, label: str) -> Tensor:
         backward_read=2 * kernels[1] * e if fused else e + 16,
         backward_written=e if fused else e + 12,
     )
-    g.add(
-        Kernel(
-            label=f"{label}softmax",
-            inputs=(scores,),
-            outputs=(out, *wide),
-            keeps=tuple(Keep(tensor=t) for t in wide or (out,)),
-            role="softmax",
-            moves=(moved,),
-            reduces=(scores.dims[-1],),
-            access="scores" if fused and passes == 1 else "",
-            launches=kernels[0],
-            backward_launches=kernels[1],
-        )
+    return g.kernel(
+        f"{label}softmax",
+        (scores,),
+        (out, *wide),
+        moved,
+        keeps=tuple(Keep(tensor=t) for t in wide or (out,)),
+        role="softmax",
+        reduces=(scores.dims[-1],),
+        access="scores" if fused and passes == 1 else "",
+        launches=kernels[0],
+        backward_launches=kernels[1],
     )
-    return out
 
 
 def _dropout(g: LayerBuilder, weights: Tensor, label: str) -> Tensor:
     e = g.e
     out = replace(weights, name=f"{label}attention dropout output")
     mask = g.tensor(f"{label}attention dropout mask", *weights.dims, element=1.0, role="mask")
-    g.add(
-        Kernel(
-            label=f"{label}attention dropout",
-            inputs=(weights,),
-            outputs=(out, mask),
-            keeps=(Keep(tensor=mask), Keep(tensor=out)),
-            moves=(Moves(dims=weights.dims, read=e, written=e + 1, backward_read=e + 1, backward_written=e),),
-        )
+    return g.kernel(
+        f"{label}attention dropout",
+        (weights,),
+        (out, mask),
+        Moves(dims=weights.dims, read=e, written=e + 1, backward_read=e + 1, backward_written=e),
+        keeps=(Keep(tensor=mask), Keep(tensor=out)),
     )
-    return out

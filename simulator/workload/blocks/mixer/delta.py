@@ -9,7 +9,7 @@ Normed queries and keys, values, of as many heads all of them, and the chunks' p
 
 from __future__ import annotations
 
-from simulator.workload.blocks.mixer.state_space import StateSpace, moving, pass_states, product
+from simulator.workload.blocks.mixer.state_space import StateSpace, moving, pass_states
 from simulator.workload.builder import LayerBuilder
 from simulator.workload.graph import Dim, Keep, Tensor
 from simulator.workload.model import Model
@@ -46,15 +46,16 @@ class Delta(StateSpace):
         moving(g, "norm of queries and keys", (x,), normed, None, None, normed.dims, 1)
         kept = [normed, x.view(*g.tokens, heads, width), inside.view(*g.tokens, heads, earlier)]
         left, right = normed.view(chunks, heads, chunk, twice), normed.view(chunks, heads, earlier, twice)
-        product(g, "chunk products", left, right, inside, keeps=tuple([Keep(tensor=tensor) for tensor in kept]))
+        g.product("chunk products", (left, right), inside, *(Keep(tensor=tensor) for tensor in kept))
         changed = g.tensor("transformed keys and values", chunks, heads, chunk, both)
-        product(g, "chunk transform", inside, x.view(chunks, heads, earlier, both), changed, normed, remade=True)
+        right = x.view(chunks, heads, earlier, both)
+        g.product("chunk transform", (inside, right, normed), changed, remade=True)
         read = g.tensor("what the state held", chunks, heads, chunk, width)
         left, right = normed.view(chunks, heads, chunk, twice), changed.view(chunks, heads, twice, width)
-        product(g, "reading of states", left, right, read, remade=True)
+        g.product("reading of states", (left, right), read, remade=True)
         states = g.tensor("states of chunks", chunks, heads, state, width)
         left, right = changed.view(chunks, heads, chunk, state), changed.view(chunks, heads, chunk, width)
-        product(g, "chunk states", left, right, states, remade=True)
+        g.product("chunk states", (left, right), states, remade=True)
         passed = pass_states(g, states)
         out = g.tensor("scan output", chunks, heads, chunk, width)
-        return product(g, "chunk output", inside, changed.view(chunks, heads, earlier, width), out, passed, read)
+        return g.product("chunk output", (inside, changed.view(chunks, heads, earlier, width), passed, read), out)

@@ -10,7 +10,7 @@ forms the output's gradient times X twice; that is counted once here).
 
 from __future__ import annotations
 
-from simulator.workload.blocks.mixer.state_space import StateSpace, pass_states, product
+from simulator.workload.blocks.mixer.state_space import StateSpace, pass_states
 from simulator.workload.builder import LayerBuilder
 from simulator.workload.graph import Dim, Tensor
 from simulator.workload.model import Model
@@ -42,11 +42,11 @@ class Mamba2(StateSpace):
         both = Dim("earlier_and_state", chunk.size + m.ssm_state)
         inside = g.tensor("chunk products", chunks, groups, chunk, earlier)
         left, right = x.view(chunks, groups, chunk, state), x.view(chunks, groups, earlier, state)
-        product(g, "chunk products", left, right, inside, remade=True)
+        g.product("chunk products", (left, right), inside, remade=True)
         states = g.tensor("states of chunks", chunks, heads, width, state)
         left, right = x.view(chunks, heads, chunk, width), x.view(chunks, heads, chunk, state)
-        product(g, "chunk states", left, right, states, remade=True)
+        g.product("chunk states", (left, right), states, remade=True)
         passed = pass_states(g, states)
         out = g.tensor("scan output", chunks, heads, chunk, width)
         left, right = inside.view(chunks, heads, chunk, both), passed.view(chunks, heads, both, width)
-        return product(g, "chunk scan", left, right, out, x)
+        return g.product("chunk scan", (left, right, x), out)

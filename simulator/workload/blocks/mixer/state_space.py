@@ -20,10 +20,10 @@ import abc
 
 from simulator.workload.blocks.mixer.base import Mixer
 from simulator.workload.builder import LayerBuilder
-from simulator.workload.graph import Dim, HeadSwap, Keep, Kernel, Moves, Product, Tensor
+from simulator.workload.graph import Dim, HeadSwap, Keep, Moves, Tensor
 from simulator.workload.model import Model
 
-__all__ = ["StateSpace", "moving", "pass_states", "product"]
+__all__ = ["StateSpace", "moving", "pass_states"]
 
 
 class StateSpace(Mixer):
@@ -117,28 +117,6 @@ def _swapped(g: LayerBuilder, x: Tensor, widths: tuple[int, ...], passes: int) -
     return out
 
 
-def product(
-    g: LayerBuilder,
-    label: str,
-    left: Tensor,
-    right: Tensor,
-    out: Tensor,
-    *others: Tensor,
-    keeps: tuple[Keep, ...] = (),
-    remade: bool = False,
-) -> Tensor:
-    """Add a product inside chunks; both sides are activations.
-
-    Args:
-        others: what else it reads.
-        keeps: what it keeps.
-        remade: whether the backward makes it again.
-    """
-    inputs = (left, right, *others)
-    g.add(Product(label=label, inputs=inputs, outputs=(out,), keeps=keeps, backward_launches=2, remade=remade))
-    return out
-
-
 def pass_states(g: LayerBuilder, states: Tensor) -> Tensor:
     """Add the passing of states from chunk to chunk: fp32 states of every chunk read and written, and again in the backward."""
     out = g.tensor("passed states", *states.dims, element=4.0)
@@ -168,18 +146,14 @@ def moving(
         remade: whether the backward runs it again.
     """
     e = element or g.e
-    g.add(
-        Kernel(
-            label=label,
-            inputs=inputs,
-            outputs=(out,),
-            weights=(g.weight(f"{label} weights", weights, role="vector"),) if weights else (),
-            keeps=(keep,) if keep else (),
-            again=() if remade else (out.name,),
-            remade=remade,
-            moves=(
-                Moves(dims=dims, read=reads * e, written=e, backward_read=(reads + 1) * e, backward_written=reads * e),
-            ),
-            backward_launches=2,
-        )
+    g.kernel(
+        label,
+        inputs,
+        (out,),
+        Moves(dims=dims, read=reads * e, written=e, backward_read=(reads + 1) * e, backward_written=reads * e),
+        weights=(g.weight(f"{label} weights", weights, role="vector"),) if weights else (),
+        keeps=(keep,) if keep else (),
+        again=() if remade else (out.name,),
+        remade=remade,
+        backward_launches=2,
     )
