@@ -24,7 +24,7 @@ from simulator.errors import PlanError
 from simulator.specs import Name, Spec
 from simulator.units import WRITTEN
 
-__all__ = ["NORMAL", "Pace", "Part", "RankKind", "shown_numbers", "which_parts"]
+__all__ = ["NORMAL", "Pace", "Part", "RankKind", "parts_within", "shown_numbers", "which_parts"]
 
 _MOST_TEXT = 2000
 _RANGE = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?")
@@ -193,6 +193,29 @@ def which_parts(
             raise PlanError(f"parts[{number}] ({part.text}) names no GPU of the job: no rank is in all of them")
         out[chosen] |= 1 << number
     return out
+
+
+def parts_within(parts: tuple[Part, ...], inside: Mapping[str, int], known: Mapping[str, int]) -> tuple[Part, ...]:
+    """Return the parts of a cluster's file for a job on some of its machines: those that lie on the others are left out.
+
+    Args:
+        inside: how many nodes and ranks the job has.
+        known: how many the file has; what lies beyond these, too, is kept, and refused by `which_parts`.
+
+    >>> row = Part(nodes=((6, 9),), clock=0.8)
+    >>> [parts_within((row,), {"nodes": n}, {"nodes": 10}) for n in (6, 8)] == [(), (Part(nodes=((6, 7),), clock=0.8),)]
+    True
+    """
+    out = []
+    for part in parts:
+        cut = {
+            name: tuple((low, min(high, count - 1)) for low, high in pairs if low < count)
+            for name, count in inside.items()
+            if (pairs := getattr(part, name)) and max(high for _, high in pairs) < known[name]
+        }
+        if all(cut.values()):
+            out.append(part.model_copy(update=cut) if cut else part)
+    return tuple(out)
 
 
 _MOST_PARTS = 62
