@@ -41,7 +41,7 @@ def headline(prediction: Prediction, name: str) -> Section:
     """Return step time with its band, rates, and what ran on what."""
     p, facts = prediction, prediction.provenance
     flops = f"{show(p.model_flops_per_gpu, 'FLOP/s')} per GPU, MFU {percent(p.mfu)}, HFU {percent(p.hfu)}"
-    if p.mfu > 1.0:
+    if max(p.mfu, p.hfu) > 1.0:
         flops += " (scores counted in full that masks and windows spare)"
     if not p.model_flops:
         flops = "FLOP not known"
