@@ -36,6 +36,7 @@ __all__ = [
     "Looked",
     "check_runs",
     "fit_probability",
+    "fit_words",
     "fullest_that_fits",
     "least_objective",
     "look",
@@ -354,6 +355,19 @@ def fit_probability(prediction: Prediction) -> float:
     if sigma <= 0:
         return float(room >= 0)
     return 0.5 * (1.0 + math.erf(room / sigma / math.sqrt(2.0)))
+
+
+_SURE = 0.99
+"""With this probability it simply fits."""
+
+
+def fit_words(probability: float) -> str:
+    """Return in words that a step fits, and how surely.
+
+    >>> fit_words(0.999), fit_words(0.83)
+    ('fits', 'fits (83 %)')
+    """
+    return "fits" if probability > _SURE else f"fits ({percent(probability, 0)})"
 
 
 def _candidate(point: Point, job: Job, p: Prediction, objective: str) -> Candidate:
