@@ -17,6 +17,7 @@ from simulator.report.bars import (
     draw_numbers,
     has_two_ways,
     kind_words,
+    link_bars,
 )
 from simulator.report.comparison_plot import check_format, cut_at, short_name
 from simulator.report.log_axis import label_log_axis
@@ -96,17 +97,18 @@ def _draw_timeline(axis: Axes, p: Prediction, limit: float, width: float) -> tup
     """
     trace, ranks = p.step_trace, p.program.ranks
     bars = compute_bars(p.program, p.prices, trace)
+    groups = (bars, link_bars(p.program, trace))
     axis.set_xlim(0.0, limit)
     axis.set_ylim(ranks - 0.5, -0.5)
     if len(bars.rank) > _NARROW * width * ranks:
-        draw_columns(axis, ranks, trace.makespan, (bars,))
+        draw_columns(axis, ranks, trace.makespan, groups)
         axis.set_xlim(0.0, limit)
     else:
-        draw_bars(axis, ranks, trace.makespan, (bars,))
+        draw_bars(axis, ranks, trace.makespan, groups)
         draw_numbers(axis, bars, limit * 11.5 / width)
     axis.set_yticks([])
     axis.spines[["top", "right", "left"]].set_visible(False)
-    return {int(kind) for kind in set(bars.kind.tolist())}, has_two_ways([bars])
+    return {int(kind) for one in groups for kind in set(one.kind.tolist())}, has_two_ways(groups)
 
 
 def _legend(figure: Figure, kinds: Sequence[int], two_ways: bool) -> None:
@@ -115,7 +117,7 @@ def _legend(figure: Figure, kinds: Sequence[int], two_ways: bool) -> None:
     handles = [Patch(facecolor=COLOURS[KINDS[kind]], label=kind_words(KINDS[kind])) for kind in kinds]
     if two_ways:
         handles.append(Patch(facecolor=colour_of("forward", 1), label="darker: the second direction"))
-    figure.legend(handles=handles, loc="outside lower left", ncols=len(handles), fontsize=8, frameon=False)
+    figure.legend(handles=handles, loc="outside lower left", ncols=min(len(handles), 6), fontsize=8, frameon=False)
 
 
 def _draw_scatter(axis: Axes, named: Sequence[tuple[str, Prediction]]) -> None:
