@@ -11,6 +11,7 @@ from typing import Any
 
 from simulator.energy.step_power import least_energy, step_power
 from simulator.errors import PlanError, SimulatorError
+from simulator.hardware.conditions import plain_if_slower
 from simulator.hardware.memory_residuals import load_memory_residuals
 from simulator.hardware.run_residuals import load_run_residuals
 from simulator.job import Job
@@ -239,7 +240,7 @@ def look(
         most = math.inf if probability is None else fullest_that_fits(probability, unseen)
         stands = (
             lasting(job.workload, resolved, lambda: one.state)
-            if probability is not None and not cluster.parts
+            if probability is not None and plain_if_slower(cluster) is not None
             else None
         )
         held = float(stands.bytes.max()) * (1.0 - ROUNDING) if stands else 0.0
