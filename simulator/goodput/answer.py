@@ -185,12 +185,12 @@ class Goodput(Tabular):
 
     def _head(self) -> Section:
         d, wall = self.described, self.runs.wall
-        days = [in_unit(float(v), "d", "s") for v in (wall.mean(), *np.quantile(wall, (0.1, 0.9)))]
+        days, low, high = (amount(in_unit(float(v), "d", "s")) for v in (wall.mean(), *np.quantile(wall, (0.1, 0.9))))
         good = self.runs.goodput
         goal = (
-            f"{show(d.tokens, '').strip()} tokens: {days[0]:,.3g} days (p10 {days[1]:,.3g}, p90 {days[2]:,.3g})"
+            f"{show(d.tokens, '').strip()} tokens: {days} days (p10 {low}, p90 {high})"
             if d.tokens is not None
-            else f"{days[0]:,.3g} days: {show(float((self.runs.done / d.step).mean()) * d.tokens_per_step, '').strip()} tokens"
+            else f"{days} days: {show(float((self.runs.done / d.step).mean()) * d.tokens_per_step, '').strip()} tokens"
         )
         cut = f" of {self.asked:,} asked for" if len(self.runs) < self.asked else ""
         return Section(

@@ -15,7 +15,7 @@ from simulator.report.columns import COLUMNS, account_column
 from simulator.report.frames import Record, Records, Tabular
 from simulator.report.prediction import Prediction
 from simulator.report.schema import SCHEMA_VERSION
-from simulator.report.table import Section, Table, percent, refusals
+from simulator.report.table import Section, Table, amount, percent, refusals
 from simulator.schedules import SCHEDULES
 from simulator.schedules.base import Shape
 from simulator.search.candidate import fit_probability, fit_words
@@ -225,7 +225,7 @@ class Comparison(Tabular):
                     percent(p.bubble_fraction),
                     show(sum(p.exposed_communication.values()), "s"),
                     show(p.peak_memory, "B"),
-                    "" if row.price_per_million_tokens is None else f"{row.price_per_million_tokens:.3g} $",
+                    "" if row.price_per_million_tokens is None else f"{amount(row.price_per_million_tokens)} $",
                     "" if row.power is None else show(row.power.energy_per_token, "J"),
                     row.verdict + _pace(p, best),
                 )
