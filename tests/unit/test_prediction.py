@@ -202,3 +202,14 @@ def test_utilisation_beyond_all_is_explained() -> None:
     prediction = simulate_job(job_from_names("llama3_8b", "dgx_h100", settings))
     assert prediction.mfu < 1.0 < prediction.hfu
     assert "masks and windows spare" in " ".join(headline(prediction, "a job").lines)
+
+
+def test_a_band_that_is_wide_for_its_code_says_where_to_name_it() -> None:
+    settings = ["plan.zero_stage=3", "workload.global_batch_size=8"]
+    unnamed, named = (
+        simulate_job(job_from_names("llama3_8b", "h100_x8", [*settings, *more]))
+        for more in ([], ["plan.framework=megatron_core"])
+    )
+    assert named.high / named.step_time < unnamed.high / unnamed.step_time
+    said = ["\n".join(sure_section(one).lines) for one in (unnamed, named)]
+    assert ["plan.framework says which code it is" in text for text in said] == [True, False]
