@@ -15,6 +15,8 @@ from simulator.hardware.cluster import Cluster, Level, build_cluster, load_node
 from simulator.hardware.gpu import load_gpu
 from simulator.hardware.link import load_link
 from simulator.hardware.parts import Part
+from simulator.hardware.power import load_power_coefficients
+from simulator.units import show
 
 __all__ = ["condition", "on_wires", "plain_if_slower", "slowest_wires"]
 
@@ -50,7 +52,7 @@ def condition(cluster: Cluster, bits: int) -> Cluster:
 def plain_if_slower(cluster: Cluster) -> Cluster | None:
     """Return a cluster without its parts where none of them makes anything quicker: no step on the cluster is then quicker than on that.
 
-    Parts are factors of at most 1, or machines that differ in what their GPUs may draw alone, which is not more.  None where that is
+    Parts are factors of at most 1, or GPUs and machines that differ in what GPUs may draw alone, which is not more.  None where that is
     not known.
     """
     for number, part in enumerate(cluster.parts):
@@ -117,6 +119,15 @@ def _scaled(cluster: Cluster, part: Part, number: int) -> Cluster:
         raise PlanError(
             f"parts[{number}].network is between nodes, but the job does not leave its {cluster.levels[-1].name}"
         )
+    if part.gpu_power is not None:
+        least = load_power_coefficients().idle * cluster.gpu.power
+        if not least < part.gpu_power <= cluster.gpu.power:
+            raise PlanError(
+                f"parts[{number}].gpu_power must be above what {cluster.gpu.name} draws idle ({show(least, 'W')}) and at most its own "
+                f"limit of {show(cluster.gpu.power, 'W')}, but is {show(part.gpu_power, 'W')}"
+            )
+        node = cluster.node.model_copy(update={"gpu_power": part.gpu_power})
+        cluster = replace(cluster, node=node, gpu=node.powered(cluster.gpu))
     return replace(cluster, pace=pace, levels=tuple(levels))
 
 

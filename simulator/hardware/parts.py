@@ -22,7 +22,7 @@ from pydantic import BeforeValidator, Field, PlainSerializer, SerializationInfo,
 
 from simulator.errors import PlanError
 from simulator.specs import Name, Spec
-from simulator.units import WRITTEN
+from simulator.units import WRITTEN, Watts, show
 
 __all__ = ["NORMAL", "Pace", "Part", "RankKind", "parts_within", "shown_numbers", "which_parts"]
 
@@ -71,6 +71,7 @@ class Part(Spec):
         pipeline_ranks, replicas: which places of the plan's mesh, replicas in the order of their ranks.
         gpu: another kind of GPU; its links stay.
         node: another kind of machine, with its GPU, links and network cards, and as many GPUs.
+        gpu_power: what each GPU may draw there [W], where that is less than elsewhere.
         clock: speed of matrix products and attention, 1 = as priced.
         memory_bandwidth: speed of memory-bound kernels.
         host: speed at which the host launches kernels.
@@ -84,6 +85,7 @@ class Part(Spec):
     replicas: Ranges = None
     gpu: Name | None = None
     node: Name | None = None
+    gpu_power: Watts | None = None
     clock: Factor | None = None
     memory_bandwidth: Factor | None = None
     host: Factor | None = None
@@ -97,8 +99,9 @@ class Part(Spec):
             raise ValueError(f"a part says whom it is about: give one of {', '.join(_SELECTORS)}")
         if self.gpu is not None and self.node is not None:
             raise ValueError("a part names another gpu or another node (which has its own GPU), not both")
-        if self.gpu is None and self.node is None and not any(getattr(self, n) is not None for n in _FACTORS):
-            raise ValueError(f"a part says what is different there: give one of gpu, node, {', '.join(_FACTORS)}")
+        kinds = ("gpu", "node", "gpu_power", *_FACTORS)
+        if all(getattr(self, name) is None for name in kinds):
+            raise ValueError(f"a part says what is different there: give one of {', '.join(kinds)}")
         return self
 
     @property
@@ -112,6 +115,7 @@ class Part(Spec):
             f"{name.replace('_', ' ')} {_shown(getattr(self, name))}" for name in _SELECTORS if getattr(self, name)
         )
         names = [f"{name} {getattr(self, name)}" for name in ("gpu", "node") if getattr(self, name)]
+        names += [] if self.gpu_power is None else [f"gpu power {show(self.gpu_power, 'W')}"]
         factors = [f"{n.replace('_', ' ')} {getattr(self, n):g}" for n in _FACTORS if getattr(self, n) is not None]
         return f"{whom}: {', '.join(names + factors)}"
 

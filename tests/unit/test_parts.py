@@ -21,6 +21,7 @@ from simulator.search.space import read_ranges
 from simulator.simulation import simulate_job
 from simulator.specs import validate_spec
 from simulator.workload.precision import PRECISIONS
+from tests.package_sources import ROOT
 
 SMALL = [
     "workload.global_batch_size=32",
@@ -64,7 +65,7 @@ def test_parts_add_up() -> None:
     ("said", "message"),
     [
         ({"clock": 0.5}, "a part says whom it is about: give one of nodes, ranks, pipeline_ranks, replicas"),
-        ({"nodes": 0}, "a part says what is different there: give one of gpu, node, clock"),
+        ({"nodes": 0}, "a part says what is different there: give one of gpu, node, gpu_power, clock"),
         ({"nodes": "2-1", "clock": 0.5}, "expected numbers such as 3"),
         ({"nodes": [-1], "clock": 0.5}, "expected numbers from 0 on"),
         ({"nodes": True, "clock": 0.5}, "expected numbers such as 3"),
@@ -291,3 +292,21 @@ def test_the_fewest_gpus_lie_where_nothing_differs(tmp_path: Path) -> None:
     file.write_text(ROW)
     asked = read_ranges(["tensor_parallel=1,8", "zero_stage=1,3", "recompute=full"])
     assert fewest_gpus(job_from_names("gpt3_13b", str(file)), asked, {}).answer == 8
+
+
+def test_a_part_may_draw_less(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As machines of their own with the same limit; a limit that is none, or that idle GPUs exceed, is refused."""
+    text = (ROOT / "hardware_specs/nodes/hgx_h100.toml").read_text().replace('aliases = ["dgx_h100"]', "")
+    (tmp_path / "hardware_specs" / "nodes").mkdir(parents=True)
+    file = tmp_path / "hardware_specs" / "nodes" / "capped.toml"
+    file.write_text(text.replace('name = "hgx_h100"', 'name = "capped"\ngpu_power = "450 W"'))
+    monkeypatch.chdir(tmp_path)
+
+    def step(said: str) -> float:
+        settings = ["cluster.gpus=16", "plan.zero_stage=3", f"cluster.parts=[{{nodes=1, {said}}}]"]
+        return simulate_job(job_from_names("llama3_8b", "dgx_h100", settings)).step_time
+
+    assert step("clock=1.0") < step("gpu_power='450 W'") == step("node='capped'")
+    for wrong in ("800 W", "20 W"):
+        with pytest.raises(PlanError, match=r"parts\[0\].gpu_power must be above"):
+            step(f"gpu_power='{wrong}'")

@@ -33,6 +33,7 @@ def too_high(looked: Looked) -> bool:
     [
         ('{nodes=1, clock=0.8, host=0.7}, {ranks="5-9", memory_bandwidth=0.6, network=0.5, link=0.7}', True),
         ('{nodes=0, node="capped"}', True),
+        ('{nodes=0, gpu_power="450 W"}', True),
         ("{nodes=1, clock=1.2}", False),
         ('{nodes=1, gpu="h200_141gb_sxm"}', False),
         ('{nodes=1, node="hgx_h200"}', False),
