@@ -182,7 +182,9 @@ def job_from_names(model: str, cluster: str, settings: Iterable[str] = ()) -> Jo
     """Return a job for a model and a cluster by name; everything else from settings or by default."""
     data = {"workload": {"model": model}, "cluster": {"name": cluster}}
     settings = _read_settings(settings)
-    return make_job(apply_settings(data, settings), "the command line", f"{model} on {cluster}", _keys(settings))
+    made = make_job(apply_settings(data, settings), "the command line", f"{model} on {cluster}", _keys(settings))
+    named = {"workload.model", "cluster.name"} & {".".join(key) for key in _keys(settings)}
+    return replace(made, name=f"{made.workload.model.name} on {made.cluster.name}") if named else made
 
 
 def job_from_data(data: Mapping[str, Any], place: str, settings: Iterable[str], notes: tuple[str, ...] = ()) -> Job:

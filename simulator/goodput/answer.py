@@ -64,6 +64,13 @@ class Goodput(Tabular):
         return in_unit(float(self.runs.wall.mean()), "h", "s") * self.gpus
 
     @property
+    def spare_gpu_hours(self) -> float:
+        """GPUs of machines that stand by times mean hours."""
+        model = self.runs.model
+        spares = self.job.cluster.gpus_per_node * (max(model.spares, 0) + model.cold_spares)
+        return self.gpu_hours / self.gpus * spares
+
+    @property
     def gpus(self) -> int:
         """GPUs of all sites."""
         return self.job.cluster.world_size * self.described.sites
@@ -111,7 +118,7 @@ class Goodput(Tabular):
         """Return the JSON answer of `dtsim goodput`."""
         from simulator import __version__
 
-        d, model, cluster = self.described, self.runs.model, self.job.cluster
+        d, cluster = self.described, self.job.cluster
         prediction = d.prediction
         numbers = load_power_coefficients()
         tokens = self.runs.done / d.step * d.tokens_per_step
@@ -134,10 +141,7 @@ class Goodput(Tabular):
             "fits": prediction.fits,
             "step_time_s": {"value": d.step, "low": prediction.low, "high": prediction.high},
             "gpu_hours": self.gpu_hours,
-            "spare_gpu_hours": self.gpu_hours
-            / self.gpus
-            * cluster.gpus_per_node
-            * (max(model.spares, 0) + model.cold_spares),
+            "spare_gpu_hours": self.spare_gpu_hours,
             "price": self.price,
             "price_per_gpu_hour": cluster.price_per_gpu_hour,
             "energy_j": self.energy,
@@ -181,12 +185,12 @@ class Goodput(Tabular):
 
     def _head(self) -> Section:
         d, wall = self.described, self.runs.wall
-        days = [in_unit(float(v), "d", "s") for v in (wall.mean(), *np.quantile(wall, (0.1, 0.9)))]
+        days, low, high = (amount(in_unit(float(v), "d", "s")) for v in (wall.mean(), *np.quantile(wall, (0.1, 0.9))))
         good = self.runs.goodput
         goal = (
-            f"{show(d.tokens, '').strip()} tokens: {days[0]:,.3g} days (p10 {days[1]:,.3g}, p90 {days[2]:,.3g})"
+            f"{show(d.tokens, '').strip()} tokens: {days} days (p10 {low}, p90 {high})"
             if d.tokens is not None
-            else f"{days[0]:,.3g} days: {show(float((self.runs.done / d.step).mean()) * d.tokens_per_step, '').strip()} tokens"
+            else f"{days} days: {show(float((self.runs.done / d.step).mean()) * d.tokens_per_step, '').strip()} tokens"
         )
         cut = f" of {self.asked:,} asked for" if len(self.runs) < self.asked else ""
         return Section(
@@ -247,11 +251,12 @@ class Goodput(Tabular):
 
     def _money(self) -> Section:
         price = "no price known" if self.price is None else f"{amount(self.price)} $"
+        spares = f"; {amount(self.spare_gpu_hours)} GPU-hours of spares are not in it" if self.spare_gpu_hours else ""
         answer = self.to_dict()
         return Section(
             title="cost",
             lines=(
-                f"{amount(self.gpu_hours)} GPU-hours, {price}",
+                f"{amount(self.gpu_hours)} GPU-hours, {price}{spares}",
                 f"{amount(in_unit(self.energy, 'MWh', 'J'))} MWh, {amount(in_unit(answer['co2_kg'], 't', 'kg'))} t of CO2; "
                 f"{show(training_watts(self.job, self.described), 'W')} while it trains",
             ),

@@ -14,7 +14,7 @@ from simulator.hardware.gpu import Gpu, load_gpu
 from simulator.hardware.gpu_spread import load_gpu_spread, longer_by
 from simulator.hardware.jitter import Jitter
 from simulator.hardware.link import BETWEEN_GPUS, Link, load_link
-from simulator.hardware.parts import NORMAL, Pace, Part
+from simulator.hardware.parts import NORMAL, Pace, Part, parts_within
 from simulator.hardware.power import Power
 from simulator.hardware.reliability import Reliability
 from simulator.remembered import hashed_once
@@ -209,6 +209,11 @@ class Cluster:
         return self.path or self.spec.name
 
     @property
+    def own_parts(self) -> tuple[Part, ...]:
+        """What a job says of parts that differ, beside the cluster's file."""
+        return self.parts[len(_file_parts(self.spec, self.node, self.world_size)) :]
+
+    @property
     def uncapped_gpu(self) -> Gpu:
         """The GPU as its node has it, whatever a job caps it to."""
         return self.node.powered(load_gpu(self.node.gpu))
@@ -261,7 +266,7 @@ class Cluster:
         8
         """
         built = build_cluster(self.spec, self.gpu, self.node, self.link, self.host_link, self.network, gpus)
-        return replace(built, parts=self.parts, pace=self.pace, changes=self.changes, path=self.path)
+        return replace(built, parts=built.parts + self.own_parts, pace=self.pace, changes=self.changes, path=self.path)
 
 
 def load_node(name: str) -> Node:
@@ -368,8 +373,14 @@ def build_cluster(
         nodes=-(-gpus // node.gpus),
         world_size=gpus,
         levels=tuple(levels),
-        parts=spec.parts,
+        parts=_file_parts(spec, node, gpus),
     )
+
+
+def _file_parts(spec: ClusterSpec, node: Node, gpus: int) -> tuple[Part, ...]:
+    """The parts of a cluster's file that lie on machines of a job of so many GPUs."""
+    inside = {"nodes": -(-gpus // node.gpus), "ranks": gpus}
+    return parts_within(spec.parts, inside, {"nodes": spec.nodes, "ranks": spec.nodes * node.gpus})
 
 
 def _level(name: Literal["node", "rack"], size: int, link: Link, bandwidth: float) -> Level:

@@ -10,13 +10,15 @@ import functools
 from collections.abc import Sequence
 from dataclasses import replace
 
-from simulator.errors import PlanError
+from simulator.errors import PlanError, SimulatorError
 from simulator.hardware.cluster import Cluster, Level, build_cluster, load_node
 from simulator.hardware.gpu import load_gpu
 from simulator.hardware.link import load_link
 from simulator.hardware.parts import Part
+from simulator.hardware.power import load_power_coefficients
+from simulator.units import show
 
-__all__ = ["condition", "on_wires", "slowest_wires"]
+__all__ = ["condition", "on_wires", "plain_if_slower", "slowest_wires"]
 
 
 def condition(cluster: Cluster, bits: int) -> Cluster:
@@ -44,6 +46,32 @@ def condition(cluster: Cluster, bits: int) -> Cluster:
         if bits >> number & 1:
             out = _scaled(out, part, number)
     return out
+
+
+@functools.lru_cache(maxsize=64)
+def plain_if_slower(cluster: Cluster) -> Cluster | None:
+    """Return a cluster without its parts where none of them makes anything quicker: no step on the cluster is then quicker than on that.
+
+    Parts are factors of at most 1, or GPUs and machines that differ in what GPUs may draw alone, which is not more.  None where that is
+    not known.
+    """
+    for number, part in enumerate(cluster.parts):
+        factors = (part.clock, part.memory_bandwidth, part.host, part.link, part.network)
+        if part.gpu is not None or any(factor is not None and factor > 1.0 for factor in factors):
+            return None
+        if part.node is not None:
+            try:
+                there = condition(cluster, 1 << number)
+            except SimulatorError:  # whoever simulates it says why
+                return None
+            alike = there.node.model_dump(exclude=_POWER) == cluster.node.model_dump(exclude=_POWER)
+            if not alike or cluster.spec.calibration or there.gpu.power > cluster.gpu.power:
+                return None
+    return replace(cluster, parts=())
+
+
+_POWER = {"name", "aliases", "sources", "notes", "gpu_power"}
+"""Fields of a machine beside which two differ in the power of their GPUs alone."""
 
 
 def _other_kind(cluster: Cluster, part: Part, number: int) -> Cluster:
@@ -91,6 +119,15 @@ def _scaled(cluster: Cluster, part: Part, number: int) -> Cluster:
         raise PlanError(
             f"parts[{number}].network is between nodes, but the job does not leave its {cluster.levels[-1].name}"
         )
+    if part.gpu_power is not None:
+        least = load_power_coefficients().idle * cluster.gpu.power
+        if not least < part.gpu_power <= cluster.gpu.power:
+            raise PlanError(
+                f"parts[{number}].gpu_power must be above what {cluster.gpu.name} draws idle ({show(least, 'W')}) and at most its own "
+                f"limit of {show(cluster.gpu.power, 'W')}, but is {show(part.gpu_power, 'W')}"
+            )
+        node = cluster.node.model_copy(update={"gpu_power": part.gpu_power})
+        cluster = replace(cluster, node=node, gpu=node.powered(cluster.gpu))
     return replace(cluster, pace=pace, levels=tuple(levels))
 
 

@@ -22,9 +22,9 @@ from pydantic import BeforeValidator, Field, PlainSerializer, SerializationInfo,
 
 from simulator.errors import PlanError
 from simulator.specs import Name, Spec
-from simulator.units import WRITTEN
+from simulator.units import WRITTEN, Watts, show
 
-__all__ = ["NORMAL", "Pace", "Part", "RankKind", "shown_numbers", "which_parts"]
+__all__ = ["NORMAL", "Pace", "Part", "RankKind", "parts_within", "shown_numbers", "which_parts"]
 
 _MOST_TEXT = 2000
 _RANGE = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?")
@@ -71,6 +71,7 @@ class Part(Spec):
         pipeline_ranks, replicas: which places of the plan's mesh, replicas in the order of their ranks.
         gpu: another kind of GPU; its links stay.
         node: another kind of machine, with its GPU, links and network cards, and as many GPUs.
+        gpu_power: what each GPU may draw there [W], where that is less than elsewhere.
         clock: speed of matrix products and attention, 1 = as priced.
         memory_bandwidth: speed of memory-bound kernels.
         host: speed at which the host launches kernels.
@@ -84,6 +85,7 @@ class Part(Spec):
     replicas: Ranges = None
     gpu: Name | None = None
     node: Name | None = None
+    gpu_power: Watts | None = None
     clock: Factor | None = None
     memory_bandwidth: Factor | None = None
     host: Factor | None = None
@@ -97,8 +99,9 @@ class Part(Spec):
             raise ValueError(f"a part says whom it is about: give one of {', '.join(_SELECTORS)}")
         if self.gpu is not None and self.node is not None:
             raise ValueError("a part names another gpu or another node (which has its own GPU), not both")
-        if self.gpu is None and self.node is None and not any(getattr(self, n) is not None for n in FACTORS):
-            raise ValueError(f"a part says what is different there: give one of gpu, node, {', '.join(FACTORS)}")
+        kinds = ("gpu", "node", "gpu_power", *FACTORS)
+        if all(getattr(self, name) is None for name in kinds):
+            raise ValueError(f"a part says what is different there: give one of {', '.join(kinds)}")
         return self
 
     @property
@@ -112,6 +115,7 @@ class Part(Spec):
             f"{name.replace('_', ' ')} {_shown(getattr(self, name))}" for name in _SELECTORS if getattr(self, name)
         )
         names = [f"{name} {getattr(self, name)}" for name in ("gpu", "node") if getattr(self, name)]
+        names += [] if self.gpu_power is None else [f"gpu power {show(self.gpu_power, 'W')}"]
         factors = [f"{n.replace('_', ' ')} {getattr(self, n):g}" for n in FACTORS if getattr(self, n) is not None]
         return f"{whom}: {', '.join(names + factors)}"
 
@@ -193,6 +197,29 @@ def which_parts(
             raise PlanError(f"parts[{number}] ({part.text}) names no GPU of the job: no rank is in all of them")
         out[chosen] |= 1 << number
     return out
+
+
+def parts_within(parts: tuple[Part, ...], inside: Mapping[str, int], known: Mapping[str, int]) -> tuple[Part, ...]:
+    """Return the parts of a cluster's file for a job on some of its machines: those that lie on the others are left out.
+
+    Args:
+        inside: how many nodes and ranks the job has.
+        known: how many the file has; what lies beyond these, too, is kept, and refused by `which_parts`.
+
+    >>> row = Part(nodes=((6, 9),), clock=0.8)
+    >>> [parts_within((row,), {"nodes": n}, {"nodes": 10}) for n in (6, 8)] == [(), (Part(nodes=((6, 7),), clock=0.8),)]
+    True
+    """
+    out = []
+    for part in parts:
+        cut = {
+            name: tuple((low, min(high, count - 1)) for low, high in pairs if low < count)
+            for name, count in inside.items()
+            if (pairs := getattr(part, name)) and max(high for _, high in pairs) < known[name]
+        }
+        if all(cut.values()):
+            out.append(part.model_copy(update=cut) if cut else part)
+    return tuple(out)
 
 
 _MOST_PARTS = 62

@@ -200,7 +200,9 @@ def _shown(name: str, value: Any) -> str:
         return percent(float(value))
     if unit in _SHOWN_UNITS:
         return show(float(value), unit)
-    text = f"{value:,}" if isinstance(value, int) else f"{value:,.4g}" if isinstance(value, float) else str(value)
+    text = str(value)
+    if isinstance(value, int | float):
+        text = f"{value:,.4g}" if isinstance(value, float) and abs(value) < 1e4 else f"{value:,.0f}"
     return f"{text} {unit}".rstrip()
 
 

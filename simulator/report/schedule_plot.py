@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from simulator.errors import SpecError
-from simulator.report.bars import Bars, compute_bars, draw_bars, draw_columns, draw_numbers, patches_of
+from simulator.report.bars import Bars, compute_bars, draw_bars, draw_columns, draw_numbers, link_bars, patches_of
 from simulator.report.comparison_plot import cut_at, short_name
 from simulator.report.log_axis import label_log_axis
 from simulator.report.picture import new_picture, save_picture
@@ -49,11 +49,11 @@ def plot_schedules(named: Sequence[tuple[str, Prediction]], path: str | Path, ti
         grid = figure.add_gridspec(rows + 1, 2, height_ratios=[band] * rows + [_SCATTER_HEIGHT])
         beside = grid[rows, :]
     limit = cut_at([p.step_time for _, p in named])
-    drawn = []
+    drawn: list[Bars] = []
     for number, (name, p) in enumerate(named):
         row, column = number % rows, number // rows
         axis = figure.add_subplot(grid[row, column])
-        drawn.append(_draw_timeline(axis, p, limit, 11.0 * (0.62 if columns == 1 else 0.47)))
+        drawn.extend(_draw_timeline(axis, p, limit, 11.0 * (0.62 if columns == 1 else 0.47)))
         cut = ", cut" if p.step_time > limit else ""
         axis.set_title(
             f"{number + 1}  {short_name(name)}: {show(p.step_time, 's')}{cut}", loc="left", fontsize=9, pad=3
@@ -62,7 +62,7 @@ def plot_schedules(named: Sequence[tuple[str, Prediction]], path: str | Path, ti
         axis.tick_params(labelbottom=last, labelsize=8)
         axis.set_xlabel("seconds" if last else "", fontsize=9)
     told = patches_of(drawn)
-    figure.legend(handles=told, loc="outside lower left", ncols=len(told), fontsize=8, frameon=False)
+    figure.legend(handles=told, loc="outside lower left", ncols=min(len(told), 6), fontsize=8, frameon=False)
     scatter = figure.add_subplot(beside)
     if columns == 1 and rows > 2:
         scatter.set_box_aspect(1.0)
@@ -71,7 +71,7 @@ def plot_schedules(named: Sequence[tuple[str, Prediction]], path: str | Path, ti
     return save_picture(figure, path, title)
 
 
-def _draw_timeline(axis: Axes, p: Prediction, limit: float, width: float) -> Bars:
+def _draw_timeline(axis: Axes, p: Prediction, limit: float, width: float) -> tuple[Bars, ...]:
     """Draw the step of a prediction; returns its bars.
 
     Args:
@@ -82,17 +82,18 @@ def _draw_timeline(axis: Axes, p: Prediction, limit: float, width: float) -> Bar
     """
     trace, ranks = p.step_trace, p.program.ranks
     bars = compute_bars(p.program, p.prices, trace)
+    groups = (bars, link_bars(p.program, trace))
     axis.set_xlim(0.0, limit)
     axis.set_ylim(ranks - 0.5, -0.5)
     if len(bars.rank) > _NARROW * width * ranks:
-        draw_columns(axis, ranks, trace.makespan, (bars,))
+        draw_columns(axis, ranks, trace.makespan, groups)
         axis.set_xlim(0.0, limit)
     else:
-        draw_bars(axis, ranks, trace.makespan, (bars,))
+        draw_bars(axis, ranks, trace.makespan, groups)
         draw_numbers(axis, bars, limit * 11.5 / width)
     axis.set_yticks([])
     axis.spines[["top", "right", "left"]].set_visible(False)
-    return bars
+    return groups
 
 
 def _draw_scatter(axis: Axes, named: Sequence[tuple[str, Prediction]]) -> None:

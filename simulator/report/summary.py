@@ -41,7 +41,7 @@ def headline(prediction: Prediction, name: str) -> Section:
     """Return step time with its band, rates, and what ran on what."""
     p, facts = prediction, prediction.provenance
     flops = f"{show(p.model_flops_per_gpu, 'FLOP/s')} per GPU, MFU {percent(p.mfu)}, HFU {percent(p.hfu)}"
-    if p.mfu > 1.0:
+    if max(p.mfu, p.hfu) > 1.0:
         flops += " (scores counted in full that masks and windows spare)"
     if not p.model_flops:
         flops = "FLOP not known"
@@ -208,8 +208,12 @@ def _staleness_in_waves(waves: Mapping[str, int], bound: float | None) -> list[s
 def unseen_words(facts: dict[str, Any]) -> str:
     """Return what of code, plan and machine widens the band of a prediction with this provenance, as a line; "" for nothing."""
     names = facts.get("unknown", ())
+    if not names:
+        return ""
     verb = "is" if len(names) == 1 else "are"
-    return f"its {' and '.join(names)} {verb} assumed, or in no measured run: the band is wider for it" if names else ""
+    unnamed = "code" in names and any(one.startswith("plan.framework = ") for one in facts.get("assumptions", ()))
+    way = "; plan.framework says which code it is" if unnamed else ""
+    return f"its {' and '.join(names)} {verb} assumed, or in no measured run: the band is wider for it{way}"
 
 
 def sure_section(prediction: Prediction) -> Section:

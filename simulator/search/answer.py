@@ -12,7 +12,7 @@ from typing import Any
 from simulator.aliases import short
 from simulator.report.frames import Records, Tabular
 from simulator.report.schema import SCHEMA_VERSION
-from simulator.report.table import Section, Table, percent, set_options
+from simulator.report.table import Section, Table, amount, percent, set_options
 from simulator.search.candidate import OBJECTIVE_WORDS, Candidate, shown
 from simulator.search.choices import Choice
 from simulator.search.defaults import repeated
@@ -299,7 +299,7 @@ class Answer(Tabular):
                 f"{show(one.low, 's')} to {show(one.high, 's')}",
                 show(one.peak_memory, "B"),
                 percent(one.fit_probability),
-                *(() if one.price is None else (f"{one.price:.3g} $",)),
+                *(() if one.price is None else (f"{amount(one.price)} $",)),
                 *((shown(one, self.objective),) if self._apart else ()),
                 "chosen" if one is chosen else "tie" if one in ties else "",
             )
@@ -349,7 +349,7 @@ class Answer(Tabular):
                 *((f"{one.gpus:,}",) if gpus else ()),
                 show(one.step_time, "s"),
                 show(one.peak_memory, "B"),
-                *((f"{one.price:.3g} $",) if priced else ()),
+                *((f"{amount(one.price or 0.0)} $",) if priced else ()),
             )
             for one in shown
         )

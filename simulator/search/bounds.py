@@ -10,7 +10,7 @@ back through them, or, where nothing runs beside the backward, the rank's gradie
 A rank's reductions share a stream, and so do all messages from one rank to another: a step takes no less than either.
 
 Where a rank may skip or hide any of that less is counted: with chunks in several lanes or fused pairs the busiest rank's kernels alone,
-without exchanges of experts; with slices, steps that run into each other or ranks that differ nothing.
+without exchanges of experts; with slices, steps that run into each other or ranks some of which are quicker nothing.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ import numpy as np
 from simulator.costs.desk import Desk, desk_of
 from simulator.costs.items import price_item
 from simulator.costs.tables import price_table
+from simulator.hardware.conditions import plain_if_slower
 from simulator.job import Job
 from simulator.lowering.layers.expand import LayerCost
 from simulator.lowering.steps.assign import Chunk
@@ -51,10 +52,11 @@ def least_seconds(job: Job, state: State, enough: float = math.inf) -> float:
         state: of the job, as `lowering.begin` returns it.
         enough: seconds of the kernels alone from which on nothing else is counted.
     """
-    if job.cluster.parts:
+    cluster = plain_if_slower(job.cluster)
+    if cluster is None:
         return 0.0
     resolved = state.resolved
-    desk = desk_of(job.cluster, resolved.axes, resolved.framework)
+    desk = desk_of(cluster, resolved.axes, resolved.framework)
     if not one_after_another(state):
         return _least_busy(state, desk) * (1.0 - ROUNDING)
     kinds, layers = tuple(state.costs), tuple(state.costs.values())
@@ -84,10 +86,11 @@ def least_of_any_split(job: Job, state: State) -> float:
     Args:
         state: of the job, as `lowering.begin` returns it, with any split.
     """
-    if job.cluster.parts:
+    cluster = plain_if_slower(job.cluster)
+    if cluster is None:
         return 0.0
     resolved = state.resolved
-    desk = desk_of(job.cluster, resolved.axes, resolved.framework)
+    desk = desk_of(cluster, resolved.axes, resolved.framework)
     if not one_after_another(state):
         if not _counts_actions(state):
             return 0.0

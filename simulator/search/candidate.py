@@ -11,6 +11,7 @@ from typing import Any
 
 from simulator.energy.step_power import least_energy, step_power
 from simulator.errors import PlanError, SimulatorError
+from simulator.hardware.conditions import plain_if_slower
 from simulator.hardware.memory_residuals import load_memory_residuals
 from simulator.hardware.run_residuals import load_run_residuals
 from simulator.job import Job
@@ -36,6 +37,7 @@ __all__ = [
     "Looked",
     "check_runs",
     "fit_probability",
+    "fit_words",
     "fullest_that_fits",
     "least_objective",
     "look",
@@ -238,7 +240,7 @@ def look(
         most = math.inf if probability is None else fullest_that_fits(probability, unseen)
         stands = (
             lasting(job.workload, resolved, lambda: one.state)
-            if probability is not None and not cluster.parts
+            if probability is not None and plain_if_slower(cluster) is not None
             else None
         )
         held = float(stands.bytes.max()) * (1.0 - ROUNDING) if stands else 0.0
@@ -354,6 +356,19 @@ def fit_probability(prediction: Prediction) -> float:
     if sigma <= 0:
         return float(room >= 0)
     return 0.5 * (1.0 + math.erf(room / sigma / math.sqrt(2.0)))
+
+
+_SURE = 0.99
+"""With this probability it simply fits."""
+
+
+def fit_words(probability: float) -> str:
+    """Return in words that a step fits, and how surely.
+
+    >>> fit_words(0.999), fit_words(0.83)
+    ('fits', 'fits (83 %)')
+    """
+    return "fits" if probability > _SURE else f"fits ({percent(probability, 0)})"
 
 
 def _candidate(point: Point, job: Job, p: Prediction, objective: str) -> Candidate:

@@ -179,6 +179,7 @@ def largest(
         if field not in (*growth.unranged, *fixed, "plan.microbatch_size", SPLIT)
     }
     space = make_space(job, chosen or {"plan.zero_stage": (job.plan.zero_stage,)}, fixed)
+    tell(f"{growth.words}: {space.size:,} plans ...")
     climb = _Climb(space, growth, probability)
     best, last = climb.run(tell)
     question = f"largest {what}"

@@ -21,6 +21,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from simulator.hardware.conditions import plain_if_slower
 from simulator.hardware.memory_residuals import PARTS, load_memory_residuals
 from simulator.job import Job
 from simulator.lowering.grouping import bytes_of
@@ -63,7 +64,7 @@ def least_bytes(job: Job, state: State, enough: float = math.inf, stands: Lastin
 
 def held_bytes(job: Job, state: State, enough: float = math.inf, lasts: Lasting | None = None) -> np.ndarray:
     """Return, as `least_bytes`, [ranks] bytes of each pipeline rank."""
-    if job.cluster.parts:
+    if plain_if_slower(job.cluster) is None:
         return np.zeros(state.ranks)
     stands = (lasts or lasting(job.workload, state.resolved, lambda: state)).bytes
     parted = state.resolved.framework.split_keeps_graph and state.resolved.schedule.splits_backward

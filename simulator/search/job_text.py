@@ -41,8 +41,7 @@ def job_text(job: Job, found: Sequence[str] = ()) -> str:
         "target_length": work.target_length or None,
     }
     spread = job.cluster.spec.gpu_spread
-    own = job.cluster.parts[len(job.cluster.spec.parts) :]
-    parts = [part.model_dump(exclude_unset=True, exclude_none=True, context=WRITTEN) for part in own]
+    parts = [part.model_dump(exclude_unset=True, exclude_none=True, context=WRITTEN) for part in job.cluster.own_parts]
     cluster = {
         "name": job.cluster.given_as,
         "gpus": job.cluster.world_size,

@@ -29,6 +29,7 @@ from simulator.search.defaults import Offered, offered_ranges
 from simulator.search.fitted import fitted_split
 from simulator.search.split import BALANCED, FITTED, SPLIT, TIMED, timed_split
 from simulator.specs import validate_spec
+from simulator.specs.toml_text import toml_value
 from simulator.workload.optimizers import OPTIMIZERS
 from simulator.workload.precision import precision_named
 
@@ -111,11 +112,15 @@ def with_batch(job: Job, settings: list[str]) -> list[str]:
 
 
 def setting_value(value: object) -> str:
-    """Return a value as a setting takes it."""
+    """Return a value as a setting takes it.
+
+    >>> setting_value(["layernorm", "mlp"]), setting_value((13, 9)), setting_value(True)
+    ('["layernorm","mlp"]', '[13,9]', 'true')
+    """
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, list | tuple):
-        return f"[{','.join(setting_value(one) if not isinstance(one, str) else repr(one) for one in value)}]"
+        return f"[{','.join(toml_value(one) if isinstance(one, str) else setting_value(one) for one in value)}]"
     return str(value)
 
 

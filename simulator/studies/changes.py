@@ -23,6 +23,7 @@ from simulator.remembered import undisturbed
 from simulator.report.prediction import Prediction
 from simulator.schedules import SCHEDULES
 from simulator.schedules.base import Schedule, Shape
+from simulator.search.candidate import fit_probability, fit_words
 from simulator.search.space import setting_value
 from simulator.simulation import simulate_job
 from simulator.specs import validate_spec
@@ -75,18 +76,15 @@ class Change:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What is kept of a prediction: step time [s], bytes on the fullest rank and of its GPU, and what of its plan the framework does
-    not run, in words; "" = it runs it, or not the job's own plan either."""
+    """What is kept of a prediction: step time [s], bytes on the fullest rank and of its GPU, whether it fits and how likely, and what
+    of its plan the framework does not run, in words; "" = it runs it, or not the job's own plan either."""
 
     step_time: float
     peak_memory: float
     capacity: float
+    fits: bool
+    fit_probability: float
     beyond: str = ""
-
-    @property
-    def fits(self) -> bool:
-        """Whether the fullest rank fits its GPU."""
-        return self.peak_memory <= self.capacity
 
     @property
     def helps(self) -> bool:
@@ -94,8 +92,10 @@ class Outcome:
         return self.fits and not self.beyond
 
     def verdict(self, short: str) -> str:
-        """Return in words whether it fits, `short` where it does not, and that the framework does not run it."""
-        return (short if not self.fits else "fits") + (", the framework does not run it" if self.beyond else "")
+        """Return in words whether it fits and how surely, `short` where the GPU is too small, and that the framework does not run it."""
+        room = short if self.peak_memory > self.capacity else "the host's memory, or its drives, are too small"
+        fits = fit_words(self.fit_probability) if self.fits else room
+        return fits + (", the framework does not run it" if self.beyond else "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,6 +115,7 @@ class Trial:
             "step_time_s": None if p is None else p.step_time,
             "peak_memory_bytes": None if p is None else p.peak_memory,
             "fits": None if p is None else p.fits,
+            "fit_probability": None if p is None else p.fit_probability,
             "beyond_framework": None if p is None else p.beyond or None,
             "reason": self.reason or None,
         }
@@ -147,7 +148,14 @@ def trials(job: Job, changes: Iterable[Change], engine: str = "compiled") -> lis
                 after = changed(job, change)
                 p = simulate_job(after, engine)
                 beyond = "" if own else _beyond(after)
-                outcome = Outcome(step_time=p.step_time, peak_memory=p.peak_memory, capacity=p.capacity, beyond=beyond)
+                outcome = Outcome(
+                    step_time=p.step_time,
+                    peak_memory=p.peak_memory,
+                    capacity=p.capacity,
+                    fits=p.fits,
+                    fit_probability=fit_probability(p),
+                    beyond=beyond,
+                )
                 found.append(Trial(change=change, outcome=outcome))
             except SimulatorError as error:
                 found.append(Trial(change=change, outcome=None, reason=str(error)))

@@ -15,10 +15,10 @@ from simulator.report.columns import COLUMNS, account_column
 from simulator.report.frames import Record, Records, Tabular
 from simulator.report.prediction import Prediction
 from simulator.report.schema import SCHEMA_VERSION
-from simulator.report.table import Section, Table, percent, refusals
+from simulator.report.table import Section, Table, amount, percent, refusals
 from simulator.schedules import SCHEDULES
 from simulator.schedules.base import Shape
-from simulator.search.candidate import fit_probability
+from simulator.search.candidate import fit_probability, fit_words
 from simulator.simulation import simulate_job
 from simulator.studies.changes import Change, changed, chunks_for
 from simulator.studies.variants import VariantLoader, named
@@ -37,8 +37,6 @@ SHORT_COLUMNS = {
     "energy": "energy_j_per_token",
 }
 """What may be written for a longer column."""
-_SURE = 0.99
-"""With this probability it simply fits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,8 +85,7 @@ class Row:
             return "cannot be"
         if not p.fits:
             return _too_much(p)
-        surely = fit_probability(p)
-        return "fits" if surely > _SURE else f"fits ({percent(surely, 0)})"
+        return fit_words(fit_probability(p))
 
     def record(self) -> dict[str, Any]:
         """Return the row of a table."""
@@ -228,7 +225,7 @@ class Comparison(Tabular):
                     percent(p.bubble_fraction),
                     show(sum(p.exposed_communication.values()), "s"),
                     show(p.peak_memory, "B"),
-                    "" if row.price_per_million_tokens is None else f"{row.price_per_million_tokens:.3g} $",
+                    "" if row.price_per_million_tokens is None else f"{amount(row.price_per_million_tokens)} $",
                     "" if row.power is None else show(row.power.energy_per_token, "J"),
                     row.verdict + _pace(p, best),
                 )

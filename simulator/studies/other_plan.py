@@ -88,7 +88,13 @@ def other_plan(job: Job, tries: int | None = None) -> tuple[int, Trial | None]:
     if found is None:
         return answer.space.size, None
     change = Change(name="another plan", plan=changed_fields(job, answer, found))
-    outcome = Outcome(step_time=found.step_time, peak_memory=found.peak_memory, capacity=found.capacity)
+    outcome = Outcome(
+        step_time=found.step_time,
+        peak_memory=found.peak_memory,
+        capacity=found.capacity,
+        fits=found.fits,
+        fit_probability=found.fit_probability,
+    )
     return answer.space.size, Trial(change=change, outcome=outcome)
 
 

@@ -61,14 +61,14 @@ class TrainingCost:
 
     def section(self) -> Section:
         """Return the cost to read."""
-        days = [in_unit(s, "d", "s") for s in (self.seconds, self.low, self.high)]
+        days, low, high = (amount(in_unit(s, "d", "s")) for s in (self.seconds, self.low, self.high))
         cost = (
             f"{amount(self.price)} $ at {self.price_per_gpu_hour:g} $ per GPU-hour"
             if self.price is not None
             else "no price known: the cluster's file has no price_per_gpu_hour"
         )
         return Section(
-            title=f"training on {show(self.tokens, '').strip()} tokens: {days[0]:,.3g} days ({days[1]:,.3g} to {days[2]:,.3g})",
+            title=f"training on {show(self.tokens, '').strip()} tokens: {days} days ({low} to {high})",
             lines=(
                 f"{self.steps:,} steps, {amount(self.gpu_hours)} GPU-hours on {self.gpus:,} GPUs; {cost}",
                 "without failures, checkpoints or evaluation",

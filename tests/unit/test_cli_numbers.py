@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
+from simulator import load_job, simulate_job
 from tests.command import Dtsim
 
 
@@ -46,3 +49,17 @@ def test_a_schedule_without_time_is_refused(dtsim: Dtsim) -> None:
 def test_a_latency_sweep_has_no_other_time_of_a_message(dtsim: Dtsim) -> None:
     code, _, said = dtsim("schedule", "1f1b", "-p", "4", "-m", "4", "--latency-sweep", "0,1", "--transfer", "3")
     assert (2, True) == (code, "Leave one out" in said)
+
+
+def test_large_numbers_are_written_out(dtsim: Dtsim) -> None:
+    """Days and prices for people have no powers of ten: 2,420 days, not 2.42e+03."""
+    price = ("--set", "cluster.price_per_gpu_hour='90000 $/h'")
+    for words in (
+        ("run", "gpt2_124m_2gpu", "--tokens", "1000T", *price),
+        ("goodput", "gpt2_124m_2gpu", "--days", "3650", "--samples", "2", "--no-levers"),
+        ("compare", "gpt2_124m_2gpu", "--zero", "0,1", *price),
+        ("search", "gpt3_175b", "--range", "plan.microbatch_size=1,2", *price),
+    ):
+        code, said, _ = dtsim(*words)
+        assert (0, "") == (code, "".join(re.findall(r"\S*\de\+\d+\S*", said)))
+    assert "e+" not in repr(simulate_job(load_job("gpt3_175b")))

@@ -106,7 +106,9 @@ def test_the_longest_sequence_may_lie_on_several_gpus() -> None:
     job = job_from_names("llama3_8b", "h100_x8", ["cluster.gpus=8"])
     held = read_ranges(["recompute=full", "tensor_parallel=1"], "--fix")
     said = largest(job, "sequence", read_ranges(["context_parallel=1,2,4,8", "zero_stage=1,3"]), held)
-    found = largest(job, "sequence", {}, held)
+    lines: list[str] = []
+    found = largest(job, "sequence", {}, held, tell=lines.append)
+    assert lines[0].endswith("plans ...")  # looking at them all comes before the first answer
     assert said.job
     assert said.job.plan.context_parallel > 1
     assert found.answer == said.answer

@@ -131,6 +131,24 @@ def test_auto_finds_the_best_interval(tmp_path: Path) -> None:
     assert abs(found.runs.model.interval - found.interval.simulated) <= found.described.step
 
 
+def test_hours_of_spares_stand_beside_the_price_that_leaves_them_out(tmp_path: Path, dtsim: Dtsim) -> None:
+    path = write(tmp_path, PLAIN + FAILS)
+    run = (
+        "goodput",
+        path,
+        "--days",
+        "10",
+        "--samples",
+        "2",
+        "--no-levers",
+        "--set",
+        "cluster.price_per_gpu_hour='2 $/h'",
+    )
+    assert "15,360 GPU-hours, 30,720 $\n" in dtsim(*run)[1]
+    two = dtsim(*run, "--set", "reliability.spares=2", "--set", "reliability.repair='1 d'")[1]
+    assert "30,720 $; 3,840 GPU-hours of spares are not in it" in two
+
+
 def test_a_checkpoint_that_takes_longer_than_the_interval_is_told(tmp_path: Path, dtsim: Dtsim) -> None:
     path = write(tmp_path, PLAIN + FAILS)
     run = ("goodput", path, "--days", "1", "--samples", "2", "--no-levers", "--set", "checkpoint.mode=asynchronous")

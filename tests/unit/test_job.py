@@ -223,3 +223,9 @@ def test_a_sequence_that_nobody_asked_for_is_as_long_for_all_verbs(model: str, l
     asked = job_from_names(model, "h100_x8", [f"workload.sequence_length={longest}"])
     assert asked.workload.sequence_length == longest
     assert not any("sequence_length" in one for one in asked.assumptions)
+
+
+def test_a_job_of_names_bears_the_cluster_and_model_that_settings_put_in_their_place() -> None:
+    settings = ["cluster.name=dgx_h100", "workload.model=gpt3_2_7b", "cluster.gpus=8"]
+    assert job_from_names("gpt3_1_3b", "dgx_a100", settings).name == "gpt3_2_7b on dgx_h100"
+    assert job_from_names("gpt3_1_3b", "dgx_a100").name == "gpt3_1_3b on dgx_a100"

@@ -14,11 +14,14 @@ from simulator.hardware.cluster import load_cluster
 from simulator.hardware.conditions import condition, slowest_wires
 from simulator.hardware.gpu import load_gpu
 from simulator.hardware.parts import Part, shown_numbers, which_parts
-from simulator.job import load_job
+from simulator.job import job_from_names, load_job
 from simulator.report.ranks import critical_seconds
+from simulator.search.fit import fewest_gpus
+from simulator.search.space import read_ranges
 from simulator.simulation import simulate_job
 from simulator.specs import validate_spec
 from simulator.workload.precision import PRECISIONS
+from tests.package_sources import ROOT
 
 SMALL = [
     "workload.global_batch_size=32",
@@ -62,7 +65,7 @@ def test_parts_add_up() -> None:
     ("said", "message"),
     [
         ({"clock": 0.5}, "a part says whom it is about: give one of nodes, ranks, pipeline_ranks, replicas"),
-        ({"nodes": 0}, "a part says what is different there: give one of gpu, node, clock"),
+        ({"nodes": 0}, "a part says what is different there: give one of gpu, node, gpu_power, clock"),
         ({"nodes": "2-1", "clock": 0.5}, "expected numbers such as 3"),
         ({"nodes": [-1], "clock": 0.5}, "expected numbers from 0 on"),
         ({"nodes": True, "clock": 0.5}, "expected numbers such as 3"),
@@ -250,3 +253,60 @@ def test_ranks_share_the_longest_chain_of_one_step(schedule: str) -> None:
     prediction = simulate_job(job(*settings, 'cluster.parts=[{nodes="0",clock=0.8}]'))
     chain = critical_seconds(prediction)
     assert 0.5 < chain.sum() / prediction.step_time <= 1.0 + 1e-9
+
+
+ROW = """
+name = "with_a_row"
+node = "hgx_h100"
+nodes = 8
+[[parts]]
+nodes = "6-7"
+clock = 0.8
+[sources]
+"*" = "made up for a test"
+"""
+
+
+def test_parts_of_a_clusters_file_beyond_the_jobs_machines_are_none_of_its(tmp_path: Path) -> None:
+    """A job on six of eight nodes has nothing of what is slow on the last two; one that names them itself is refused."""
+    file = tmp_path / "with_a_row.toml"
+    file.write_text(ROW)
+    names = ("gpt3_13b", str(file))
+    sizes = {n: job_from_names(*names, [f"cluster.nodes={n}", "plan.zero_stage=3"]).cluster for n in (6, 7, 8, 16)}
+    assert [sizes[n].parts for n in (6, 8)] == [(), sizes[16].parts]
+    assert sizes[7].parts[0].nodes == ((6, 6),)
+    assert [sizes[8].resized(64 * n // 8).parts for n in (6, 7, 8)] == [sizes[n].parts for n in (6, 7, 8)]
+    own = "cluster.parts=[{nodes=%d, clock=0.5}]"
+    both = job_from_names(*names, ["cluster.nodes=7", "plan.zero_stage=3", own % 1]).cluster
+    assert [part.clock for part in both.parts] == [0.8, 0.5]
+    assert [part.clock for part in both.resized(48).parts] == [0.5]
+    with pytest.raises(PlanError, match="must be from 0 to 5"):
+        simulate_job(job_from_names(*names, ["cluster.nodes=6", "plan.zero_stage=3", own % 7]))
+    file.write_text(ROW.replace("6-7", "6-70"))  # no machine of the file either
+    with pytest.raises(PlanError, match="must be from 0 to 5"):
+        simulate_job(job_from_names(*names, ["cluster.nodes=6", "plan.zero_stage=3"]))
+
+
+def test_the_fewest_gpus_lie_where_nothing_differs(tmp_path: Path) -> None:
+    file = tmp_path / "with_a_row.toml"
+    file.write_text(ROW)
+    asked = read_ranges(["tensor_parallel=1,8", "zero_stage=1,3", "recompute=full"])
+    assert fewest_gpus(job_from_names("gpt3_13b", str(file)), asked, {}).answer == 8
+
+
+def test_a_part_may_draw_less(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As machines of their own with the same limit; a limit that is none, or that idle GPUs exceed, is refused."""
+    text = (ROOT / "hardware_specs/nodes/hgx_h100.toml").read_text().replace('aliases = ["dgx_h100"]', "")
+    (tmp_path / "hardware_specs" / "nodes").mkdir(parents=True)
+    file = tmp_path / "hardware_specs" / "nodes" / "capped.toml"
+    file.write_text(text.replace('name = "hgx_h100"', 'name = "capped"\ngpu_power = "450 W"'))
+    monkeypatch.chdir(tmp_path)
+
+    def step(said: str) -> float:
+        settings = ["cluster.gpus=16", "plan.zero_stage=3", f"cluster.parts=[{{nodes=1, {said}}}]"]
+        return simulate_job(job_from_names("llama3_8b", "dgx_h100", settings)).step_time
+
+    assert step("clock=1.0") < step("gpu_power='450 W'") == step("node='capped'")
+    for wrong in ("800 W", "20 W"):
+        with pytest.raises(PlanError, match=r"parts\[0\].gpu_power must be above"):
+            step(f"gpu_power='{wrong}'")

@@ -136,7 +136,7 @@ def test_what_helps_most_is_a_plan_that_the_framework_runs(dtsim: Dtsim) -> None
     first = next(one for one in answer["changes"] if one["fits"])
     assert "does not run" in first["beyond_framework"]
     assert answer["best"]["change"] == "schedule interleaved_1f1b"
-    assert "fits, the framework does not run it" in dtsim("explain", *job)[1]
+    assert "%), the framework does not run it" in dtsim("explain", *job)[1]
 
 
 def test_the_way_out_of_memory_is_a_plan_that_the_framework_runs(dtsim: Dtsim) -> None:
@@ -145,3 +145,23 @@ def test_the_way_out_of_memory_is_a_plan_that_the_framework_runs(dtsim: Dtsim) -
     advice = json.loads(dtsim("run", *job, "--set", "plan.framework=megatron_core", "--json")[1])["advice"]
     assert any(one["fits"] and one["beyond_framework"] for one in advice["tried"])
     assert advice["best"]["beyond_framework"] is None
+
+
+def test_a_way_out_that_fills_the_host_is_none(dtsim: Dtsim) -> None:
+    """The optimizer states of 405 billion weights fit the GPUs' hosts no more than the GPUs."""
+    settings = ("cluster.gpus=16", "plan.zero_stage=3", "plan.framework=deepspeed", "plan.recompute=full")
+    more = ("workload.global_batch_size=16", "workload.sequence_length=2048")
+    job = ("--model", "llama3_1_405b", "--cluster", "dgx_h200", *(w for one in settings + more for w in ("--set", one)))
+    advice = json.loads(dtsim("run", *job, "--json")[1])["advice"]
+    assert not json.loads(dtsim("run", *job, "--set", "plan.optimizer_offload=1", "--json")[1])["fits"]
+    (host,) = (one for one in advice["tried"] if one["change"] == "optimizer states on the host")
+    assert (host["fits"], host["fit_probability"]) == (False, 0.0)
+    assert advice["best"] is None
+
+
+def test_how_surely_a_change_fits_is_told(dtsim: Dtsim) -> None:
+    changes = json.loads(dtsim("explain", "gpt3_13b_2xdgx_a100", "--json")[1])["changes"]
+    unsure = [one for one in changes if one["fits"] and one["fit_probability"] < 0.985]
+    assert unsure
+    said = dtsim("explain", "gpt3_13b_2xdgx_a100")[1]
+    assert all(f"fits ({100 * one['fit_probability']:.0f} %)" in said for one in unsure[:1])

@@ -21,6 +21,7 @@ from simulator.report.collective_plot import plot_collective
 from simulator.report.comparison_plot import plot_comparison, plot_latency_sweep
 from simulator.report.plots import plot_prediction, plot_timelines
 from simulator.report.scaling_plot import plot_scaling
+from simulator.report.schedule_plot import plot_schedules
 from simulator.report.search_plot import plot_search
 from simulator.report.sweep_plot import plot_sweep
 from simulator.simulation import simulate_job
@@ -210,6 +211,20 @@ def test_the_second_direction_of_a_pipeline_has_a_colour_of_its_own(drawn: list[
     assert {COLOURS["forward"], COLOURS["backward"]} == colours(one_way)
     assert colours(both) == {colour_of(kind, way) for kind in ("forward", "backward") for way in (0, 1)}
     assert "darker" in " ".join(text.get_text() for text in both.get_legend().get_texts())
+
+
+def test_the_figure_for_a_paper_draws_what_ranks_wait_for(drawn: list[Figure], tmp_path: Path) -> None:
+    """Gradients that are reduced behind the last backward are no bubble."""
+    plot_schedules(
+        [("chimera", simulate_job(load_job("gpt3_175b", ["plan.schedule=chimera", "plan.chunks_per_rank=1"])))],
+        tmp_path / "p.png",
+    )
+    (figure,) = drawn
+    (legend,) = figure.legends
+    assert {"data parallel", "pipeline messages"} <= {text.get_text() for text in legend.get_texts()}
+    box = legend.get_window_extent()
+    assert box.x0 >= 0
+    assert box.x1 <= figure.bbox.x1
 
 
 def test_legends_of_a_comparison_whose_rows_have_long_names_stay_in_the_picture(

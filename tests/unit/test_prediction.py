@@ -189,3 +189,27 @@ def test_a_model_of_experts_is_a_kind_of_run_of_its_own_that_is_known_less_well(
 def test_the_headline_has_the_plans_own_degrees(settings: list[str], split: str) -> None:
     job = job_from_names("mixtral_8x7b", "dgx_h100", ["cluster.nodes=2", *settings])
     assert split in headline(simulate_job(job), "experts").lines[1]
+
+
+def test_utilisation_beyond_all_is_explained() -> None:
+    """Scores that a mask spares count as if they were computed: a long sequence that is recomputed goes beyond the peak."""
+    settings = [
+        "workload.sequence_length=1048576",
+        "plan.context_parallel=64",
+        "plan.zero_stage=3",
+        "plan.recompute=full",
+    ]
+    prediction = simulate_job(job_from_names("llama3_8b", "dgx_h100", settings))
+    assert prediction.mfu < 1.0 < prediction.hfu
+    assert "masks and windows spare" in " ".join(headline(prediction, "a job").lines)
+
+
+def test_a_band_that_is_wide_for_its_code_says_where_to_name_it() -> None:
+    settings = ["plan.zero_stage=3", "workload.global_batch_size=8"]
+    unnamed, named = (
+        simulate_job(job_from_names("llama3_8b", "h100_x8", [*settings, *more]))
+        for more in ([], ["plan.framework=megatron_core"])
+    )
+    assert named.high / named.step_time < unnamed.high / unnamed.step_time
+    said = ["\n".join(sure_section(one).lines) for one in (unnamed, named)]
+    assert ["plan.framework says which code it is" in text for text in said] == [True, False]
