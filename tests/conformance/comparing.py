@@ -120,11 +120,11 @@ def flops_of(program: Program, phase: str) -> float:
 
 
 def products_of(program: Program, phase: str) -> Counter[tuple[Any, ...]]:
-    """Return the products and attention of a phase by shape and call, with how often each runs."""
+    """Return the products and attention of a phase by shape and call, with how often each runs; of PyTorch's own kernel, of any release."""
     out: Counter[tuple[Any, ...]] = Counter()
     for table, row, times in operators(program):
         if table.phase[row] == phase and table.kind[row] == COMPUTE and table.work[row] in ("gemm", "attention"):
-            out[(table.work[row], *map(int, table.shape[row]), str(table.call[row]))] += times
+            out[(table.work[row], *map(int, table.shape[row]), str(table.call[row]).replace("sdpa_2025", "sdpa"))] += times
     return out
 
 

@@ -31,6 +31,10 @@ CASES = {
 """Case -> what it recomputes, in the words of the script."""
 
 
+_RELEASES = {"sdpa_2025": "2.10"}
+"""Kernel of a row -> a release of PyTorch that has it."""
+
+
 @dataclass(frozen=True)
 class Twice:
     """A run predicted by profile and through a recording [s].
@@ -74,6 +78,7 @@ def twice(row: dict[str, str], seconds: float = 600.0) -> Twice:
         "code": code, "layers": row["arch_layers"], "hidden": row["hidden"], "heads": row["heads"], "groups": row["kv_heads"],
         "width": row["ffn_hidden"], "vocabulary": row["vocab"], "tokens": row["seq_len"], "batch": row["mbs"],
         "recompute": CASES[row["case_id"]], "accumulate": str(int(row["gbs"]) // int(row["mbs"]) // gpus),
+        "release": _RELEASES.get(str(placed.fields.get("attention")), "2.13"),
     }  # fmt: skip
     found = capture(f"{SCRIPT}:step", gpus, 0, [f"--{key}={value}" for key, value in words.items()], seconds)
     program = captured_program(found, str(tried.made.get("framework", "pytorch_ddp")))
