@@ -124,7 +124,9 @@ def products_of(program: Program, phase: str) -> Counter[tuple[Any, ...]]:
     out: Counter[tuple[Any, ...]] = Counter()
     for table, row, times in operators(program):
         if table.phase[row] == phase and table.kind[row] == COMPUTE and table.work[row] in ("gemm", "attention"):
-            out[(table.work[row], *map(int, table.shape[row]), str(table.call[row]).replace("sdpa_2025", "sdpa"))] += times
+            out[(table.work[row], *map(int, table.shape[row]), str(table.call[row]).replace("sdpa_2025", "sdpa"))] += (
+                times
+            )
     return out
 
 

@@ -25,7 +25,7 @@ from tests.profiles import profile
 
 pytestmark = pytest.mark.slow
 
-EAGER = {"framework": "torchtitan_eager", "recompute": "none"}
+EAGER = {"framework": "torchtitan_eager", "recompute": "none", "attention": "sdpa_2025"}
 
 
 @dataclass(frozen=True, kw_only=True)
