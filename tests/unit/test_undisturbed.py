@@ -30,11 +30,13 @@ def _thawed() -> None:
 
 
 def test_a_program_that_has_seen_to_it_is_left_alone() -> None:
+    """Of what is left out some may die meanwhile (of other threads); what came since would count if it were left out again."""
     with undisturbed():
         before = gc.get_freeze_count()
+        since = [[] for _ in range(10_000)]
         with undisturbed():
-            assert gc.get_freeze_count() == before
-        assert gc.get_freeze_count() == before > 0
+            assert before / 2 < gc.get_freeze_count() < before + len(since)
+        assert before / 2 < gc.get_freeze_count() < before + len(since)
     assert gc.get_freeze_count() == 0
 
 
