@@ -85,7 +85,7 @@ function leverTable(levers, now) {
       return el("tr", {}, el("td", {}, breakable(l.name)), el("td", { class: "n" }, show.time(l.seconds)), el("td", { class: `n ${gain > 0 ? "good" : ""}` }, show.signed(gain)),
         el("td", { class: "meter" }, el("div", { class: gain > 0 ? "" : "slower", style: { width: `${(100 * Math.abs(gain)) / most}%` } })),
         el("td", { class: "n" }, show.bytes(l.bytes), " ", el("span", { class: `chip ${l.fits ? "good" : "bad"}` }, l.fits ? "fits" : "does not fit"),
-          l.beyond ? el("span", { class: "chip bad", title: l.beyond }, "the framework does not run it") : null), el("td", {}, l.settings.length ? copy : null));
+          l.beyond ? el("div", {}, el("span", { class: "chip bad", title: `the framework does not run it: ${l.beyond}` }, "not run")) : null), el("td", {}, l.settings.length ? copy : null));
     })));
 }
 
