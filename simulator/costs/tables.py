@@ -409,7 +409,7 @@ def _collective(
         exposed = overlapped(float(seconds[other]), time.seconds, *slowed_in_a_layer(machine)) - float(seconds[other])
     seconds[i] = exposed
     classes[time.price_class].add(exposed, time.sigma, time.calibrated)
-    if time.method.engine == "steps" or "leave" in place.text:
+    if time.method.engine == "steps" or place.leaving:
         yield f"{table.work[i]} over {'-'.join(table.group[i])}: {placement_text(place, time)}"
 
 

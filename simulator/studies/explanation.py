@@ -11,7 +11,7 @@ from simulator.errors import PlanError
 from simulator.job import Job
 from simulator.lowering import longest_reversal, resolve_on
 from simulator.program.prices import PriceClass
-from simulator.program.program import CATEGORIES
+from simulator.program.program import CATEGORIES, Link
 from simulator.report.prediction import Prediction
 from simulator.report.schema import SCHEMA_VERSION
 from simulator.report.table import Section, Table, bar, percent, set_options
@@ -255,9 +255,11 @@ _PIPE = "messages between pipeline ranks"
 def leaving_nodes(prediction: Prediction) -> list[str]:
     """Return the names of what leaves the node, each once: collectives of layers by their group, others by what they carry."""
     named = set()
-    for name, where in prediction.provenance["placement"].items():
-        inside = re.findall(r"(\w+ over [\w-]+): [^;]*\bleaves? the node", where)
-        named |= set(inside or [_PIPE if re.search(r"\d+ to \d+", name) else re.sub(r" (of|\d).*", "", name)])
+    for item, where in zip(prediction.program.items, prediction.prices.placement, strict=True):
+        if isinstance(item, Link) and "leave" in where:
+            named.add(re.sub(r" (of|\d).*", "", item.name) if item.collective else _PIPE)
+        else:
+            named |= set(re.findall(r"(\w+ over [\w-]+): [^;]*\bleaves? the", where))
     return sorted(named)
 
 
