@@ -38,7 +38,7 @@ from __future__ import annotations
 
 import functools
 
-from simulator.lowering.layers.rows import Rows
+from simulator.lowering.layers.rows import Rows, usual_half
 from simulator.program.calls import Traffic
 from simulator.program.program import OperatorTable
 from simulator.workload.precision import Precision
@@ -121,7 +121,7 @@ def maxima_table(layers: int, group: tuple[str, ...], direction: str) -> Operato
     """
     size = 4.0 * layers * _PRODUCTS_PER_LAYER * (2 if direction == "forward" else 1)
     rows = Rows(f"maxima {direction}")
-    part = "input" if direction == "backward" else ""
+    part = usual_half(direction)
     rows.moves("join maxima", "fp32", size, size, direction)
     rows.sends("maxima", "all_reduce", size, group, "fp32", direction, part=part)
     rows.moves("scales from maxima", "fp32", size, size, direction)

@@ -9,7 +9,7 @@ from simulator.program.operator_table import operator_table
 from simulator.program.program import COLLECTIVE, COMPUTE, EAGER, OperatorTable
 from simulator.workload.graph import Op
 
-__all__ = ["Row", "Rows", "fetch", "synchronise"]
+__all__ = ["Row", "Rows", "fetch", "synchronise", "usual_half"]
 
 
 class Row(NamedTuple):
@@ -31,6 +31,11 @@ class Row(NamedTuple):
     part: str = ""
     beside: int = -1
     captured: int = EAGER
+
+
+def usual_half(phase: str) -> str:
+    """Return the half of a backward that rows belong to, unless they are said to be of the weights'."""
+    return "input" if phase == "backward" else ""
 
 
 class Rows:
@@ -67,8 +72,6 @@ class Rows:
         Args:
             part: left out: what runs backward belongs to the gradient of the input.
         """
-        if part is None:
-            part = "input" if phase == "backward" else ""
         return self.add(
             label=label,
             work="memory_bound",
@@ -79,7 +82,7 @@ class Rows:
             written=written,
             phase=phase,
             launches=launches,
-            part=part,
+            part=usual_half(phase) if part is None else part,
         )
 
     def sends(

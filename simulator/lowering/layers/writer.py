@@ -6,7 +6,7 @@ from typing import Any
 
 from simulator.lowering.layers.division import Hops
 from simulator.lowering.layers.layer_context import LayerContext
-from simulator.lowering.layers.rows import Rows
+from simulator.lowering.layers.rows import Rows, usual_half
 from simulator.partition.strategies.base import TENSOR
 from simulator.program.calls import STREAM, AttentionCall, Call, Convolved, Product
 from simulator.workload.operator import Operator
@@ -35,7 +35,7 @@ class Writer:
     @property
     def part(self) -> str:
         """The half of a backward that rows belong to, unless they are said to be of the weights'."""
-        return "input" if self.backward else ""
+        return usual_half(self.phase)
 
     def moves(
         self, label: str, read: float, written: float, launches: int = 1, part: str | None = None, call: Call = STREAM
