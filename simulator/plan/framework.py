@@ -13,7 +13,16 @@ from pydantic import Field, model_validator
 
 from simulator.errors import SpecError
 from simulator.plan.plan import Plan
-from simulator.plan.values import Attention, Deal, Exchange, ExpertLoop, Messages, RecomputeExtent, RecomputeKind
+from simulator.plan.values import (
+    Attention,
+    Deal,
+    Exchange,
+    ExpertLoop,
+    Messages,
+    RecomputeExtent,
+    RecomputeKind,
+    RowPicks,
+)
 from simulator.specs import ExtendingSpec, Listed, load_named, validate_spec
 from simulator.units import Bytes, Seconds
 
@@ -56,8 +65,8 @@ class Framework(ExtendingSpec):
     stream); pads_expert_rows (else, and where products are in 8 bits, rows are copied once more to pad each expert's, and back);
     copies_rows_apart (tokens are repeated for their experts and then sorted, results put in order and then summed, by a pass each);
     fuses_permute (one kernel copies tokens' rows for their experts, and one sums them; else plain operations do);
-    sorts_row_sums (these pick rows by advanced indexing, whose gradient sorts the indices and adds up runs; else rows are picked by
-    index_select or gather, whose gradients are atomic additions);
+    picks_rows (how these pick rows: by "mask", places that a routing map leaves, or "gather" them by given places, whose sums are atomic
+    additions; or by "index", advanced indexing, whose sums sort the places and add up runs);
     grouped_kernel (products of all experts are one kernel; else the host hands each to the library by itself);
     fuses_experts (in mxfp8 the grouped products apply the activation function and write narrow results themselves).
     CUDA graphs: cuda_graphs, as in `Plan`, wherever a plan allows it.
@@ -186,7 +195,7 @@ class Framework(ExtendingSpec):
     fuses_experts: bool = False
     copies_rows_apart: bool = False
     fuses_permute: bool = True
-    sorts_row_sums: bool = False
+    picks_rows: RowPicks = "mask"
     gradient_dtype: Literal["fp32", "bf16", "fp16", "compute"]
     gradient_exchange: str = "all_reduce"
     gradients_overlap: bool

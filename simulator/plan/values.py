@@ -27,6 +27,7 @@ __all__ = [
     "Part",
     "RecomputeExtent",
     "RecomputeKind",
+    "RowPicks",
     "graphs",
     "one_or_several",
     "part_away",
@@ -50,6 +51,7 @@ Attention = Literal[
 ]
 Exchange = Literal["all_to_all", "once_per_node", "einsum"]
 ExpertLoop = Literal["none", "modules", "slices"]
+RowPicks = Literal["mask", "gather", "index"]
 MomentFormat = Literal["fp32", "bf16", "fp16", "fp8"]
 Messages = Literal["latency", "blocking"]
 RecomputeKind = Literal["none", "selective", "operators", "full", "revolve"]

@@ -197,9 +197,9 @@ class KernelStyle:
         repeats_keys: keys and values are repeated for every query head before attention.
         fuses_experts: the grouped products of experts apply the activation function and write narrow results (mxfp8) themselves.
         copies_rows_apart: rows of tokens are repeated and then sorted by expert, and put back in order and then summed.
-        fuses_permute: rows of tokens are copied for their experts, and summed, by one kernel each; else by plain operations, where
-            sums are atomic additions.
-        sorts_row_sums: these sums follow the rows' sorted indices instead, and so does the gradient of a rank's own sort by expert.
+        fuses_permute: rows of tokens are copied for their experts, and summed, by one kernel each; else by plain operations.
+        picks_rows: how these find rows: by "mask" or "gather", whose sums are atomic additions, or "index", whose sums follow the rows'
+            sorted indices, and so does the gradient of a rank's own sort by expert.
         grouped_kernel: products of all experts are one kernel; else the host starts each.
         expert_loop: experts run one after the other: "modules", "slices" or "none" (blocks/expert_loop.py).
         exchange_sorts: an exchange of rows once per node sorts them by expert and back, by kernels on its own stream.
@@ -267,7 +267,7 @@ class KernelStyle:
     fuses_experts: bool = False
     copies_rows_apart: bool = False
     fuses_permute: bool = True
-    sorts_row_sums: bool = False
+    picks_rows: str = "mask"
     grouped_kernel: bool = False
     expert_loop: str = "none"
     exchange_sorts: bool = False

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.slow
 def test_flop_of_a_recorded_llama_are_those_of_ours() -> None:
     theirs, ours = (
         captured("fsdp2.py:step", 8),
-        lowered(llama_job("torchtitan_eager", 8, zero_stage=3, recompute="none")),
+        lowered(llama_job("torchtitan_eager", 8, zero_stage=3, recompute="none", attention="sdpa_2025")),
     )
 
     for phase in ("forward", "backward"):
@@ -27,7 +27,7 @@ def test_flop_of_a_recorded_llama_are_those_of_ours() -> None:
 def test_products_of_a_recorded_llama_are_those_of_ours_in_shape_and_order_of_operands() -> None:
     theirs, ours = (
         captured("fsdp2.py:step", 8),
-        lowered(llama_job("torchtitan_eager", 8, zero_stage=3, recompute="none")),
+        lowered(llama_job("torchtitan_eager", 8, zero_stage=3, recompute="none", attention="sdpa_2025")),
     )
 
     for phase in ("forward", "backward"):
@@ -37,7 +37,7 @@ def test_products_of_a_recorded_llama_are_those_of_ours_in_shape_and_order_of_op
 def test_bytes_of_messages_of_a_recorded_llama_are_those_of_ours() -> None:
     theirs, ours = (
         captured("fsdp2.py:step", 8),
-        lowered(llama_job("torchtitan_eager", 8, zero_stage=3, recompute="none")),
+        lowered(llama_job("torchtitan_eager", 8, zero_stage=3, recompute="none", attention="sdpa_2025")),
     )
 
     for kind in ("all_gather", "reduce_scatter"):

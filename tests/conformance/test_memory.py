@@ -24,6 +24,7 @@ from simulator.report.memory import memory_peaks
 from simulator.simulation import simulate_job
 from tests.conformance.comparing import SCRIPTS, llama_job, lowered, recorded
 from tests.conformance.test_plans import DEEPSEEK, RELEASE, SHARDED, SPLIT
+from tests.conformance.test_traffic import REPEATING
 from tests.package_sources import ROOT
 from tests.profiles import profile
 
@@ -165,7 +166,7 @@ PEAKS = {
         model=MANY,
     ),
 }
-SCRIPTS_OWN = {"fused_norm": "false", "joined_qkv": "false", "joined_gate": "false", "repeats_keys": "true"}
+SCRIPTS_OWN = REPEATING | {"fused_norm": "false", "joined_qkv": "false", "joined_gate": "false"}
 """What the scripts' Llama is beside a profile of plain PyTorch."""
 HALF = {"precision": "bf16_true", "framework": "lists"}
 SPLIT_HALF = SPLIT | HALF
@@ -230,7 +231,7 @@ def test_the_peak_of_whole_weights_is_ours(name: str, tmp_path: Path, monkeypatc
     case = WHOLE[name]
     theirs = peak_of(recorded(f"{case.script}:step", case.world, case.words))
     profile(tmp_path, "scripts_own", **SCRIPTS_OWN)
-    profile(tmp_path, "lists", "torchtitan_eager", updates_in_lists="true")
+    profile(tmp_path, "lists", "torchtitan_eager", **REPEATING, updates_in_lists="true")
     monkeypatch.chdir(tmp_path)
     ours = peak_of_tensors(llama_job(gpus=case.world, model=case.model, **case.plan))
 

@@ -31,11 +31,11 @@ PROFILES = {
     "pytorch_fsdp": SCRIPTS_OWN,
     "torchtitan_eager": LISTS | REPEATING,
     "torchtitan_2025_eager": LISTS | PLAIN_NORM | REPEATING,
-    "torchtitan_2026_eager": LISTS | PLAIN_NORM,
+    "torchtitan_2026_eager": LISTS | PLAIN_NORM | {"picks_rows": '"gather"'},
     "library.py:step": LISTS | PLAIN_NORM,
     "transformers, fsdp2": LISTS | PLAIN_NORM | {"copies_gathered": "true", "flat_units": "false"},
 }
-"""What a profile, a script or a case is on a CPU beside its profile: a norm is plain operations, FSDP2 not FSDP1."""
+"""What a profile, a script or a case is on a CPU beside its profile: a norm is plain operations, FSDP2 not FSDP1, no sum sorts."""
 
 
 class Amount(NamedTuple):
@@ -48,7 +48,7 @@ class Amount(NamedTuple):
 TOLERANCES = {
     "parallel.py:step": Amount(0.015, 0.06),
     "library.py:step": Amount(0.01, 0.12),
-    "titan.py:step": Amount(0.03, 0.07),
+    "titan.py:step": Amount(0.03, 0.08),
     "exchange": Amount(0.032, 0.16),
     "ring": Amount(0.032, 0.11),
 }

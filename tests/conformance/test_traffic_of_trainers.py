@@ -12,7 +12,7 @@ import pytest
 from tests.conformance import test_deepspeed, test_trainer
 from tests.conformance.comparing import captured, llama_job, lowered
 from tests.conformance.test_plans import Case
-from tests.conformance.test_traffic import LISTS, PLAIN_NORM, TOKENS, Amount, moved
+from tests.conformance.test_traffic import PLAIN_NORM, SCRIPTS_OWN, TOKENS, Amount, moved
 from tests.profiles import profile
 
 pytest.importorskip("accelerate", reason="the witness is accelerate: nox -s capture")
@@ -92,7 +92,7 @@ def test_a_step_of_deepspeed_moves_and_starts_what_ours_does(
     pytest.importorskip("deepspeed", reason="the witness is DeepSpeed: nox -s capture")
     case = test_deepspeed.CASES[name]
     theirs = moved(captured("zero.py:step", 8, case.words))
-    profile(tmp_path, "here", "hugging_face_deepspeed", **LISTS, **PLAIN_NORM, joined_qkv="false", joined_gate="false")
+    profile(tmp_path, "here", "hugging_face_deepspeed", **SCRIPTS_OWN)
     monkeypatch.chdir(tmp_path)
     ours = moved(lowered(llama_job("here", 8, zero_stage=case.stage, recompute="none")))
 

@@ -51,7 +51,7 @@ FIELDS: dict[str, tuple[dict[str, Any], str, str]] = {
     "rotary_tables": ({**LLAMA, "profile": {"fused_rotary": "false"}}, "0", "6"),
     "copies_rows_apart": switch({"model": "mixtral_8x7b"}),
     "fuses_permute": switch({"model": "mixtral_8x7b"}),
-    "sorts_row_sums": switch({"model": "mixtral_8x7b", "profile": {"fuses_permute": "false"}}),
+    "picks_rows": ({"model": "mixtral_8x7b", "profile": {"fuses_permute": "false"}}, '"mask"', '"index"'),
     "expert_loop": ({"model": "mixtral_8x7b"}, '"none"', '"slices"'),
     "grouped_kernel": switch({"model": "mixtral_8x7b", "length": 128}),
     "pads_expert_rows": switch({"model": "mixtral_8x7b", "plan": {"expert_parallel": 2}, "precision": "fp8_block"}),

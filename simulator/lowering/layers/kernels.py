@@ -218,7 +218,7 @@ def _row(
     if op.after_exchange and ctx.style.exchange_sorts and ctx.experts.kind == "once_per_node":
         access = "exchange"
     if op.sums_rows == ("backward" if w.backward else "forward"):
-        access = "sorted" if ctx.style.sorts_row_sums else "atomic"
+        access = "sorted" if ctx.style.picks_rows == "index" else "atomic"
     mine = ctx.experts.count // ctx.layout.ranks(EXPERT)
     launches = launches * (mine if op.looped else 1) + op.per_expert * mine * (2 if w.backward else 1)
     w.moves(label or w.o.label, read, written, call=Traffic(access), launches=launches, part=part)

@@ -38,9 +38,9 @@ _COUNT_KERNELS = 12
 """Kernels and copies between the choice of experts and the moment at which the host knows how many rows each expert has."""
 
 _PLAIN_PERMUTE = (16, 8)
-"""Kernels that copy rows by plain operations (Megatron-Core, moe/moe_utils.py, permute; its operations recorded with PyTorch 2.13):
-two transposed copies, tokens' numbers, two picks by a mask (six each: nonzero and the copy) and the rows; backward zeros and a mask's
-spreading (four) for the weights, zeros and the addition for the rows, and a product."""
+"""Kernels that copy rows by plain operations where a mask tells which (Megatron-Core, moe/moe_utils.py, permute; its operations recorded
+with PyTorch 2.13): two transposed copies, tokens' numbers, two picks by the mask (six each: nonzero and the copy) and the rows; backward
+zeros and a mask's spreading (four) for the weights, zeros and the addition for the rows, and a product."""
 
 _LOGIT = 4.0
 """Bytes of a router's logit: the choice is made in fp32 in every framework."""
@@ -83,7 +83,7 @@ def experts(g: LayerBuilder, x: Tensor) -> Tensor:
         if not m.capacity_factor:
             _counts(g, chosen)
         by_product, loops = style.expert_group > 0, style.expert_loop != "none"
-        indexed = "backward" if style.sorts_row_sums and not style.fuses_permute else ""
+        indexed = "backward" if style.picks_rows == "index" and not style.fuses_permute else ""
         with g.looped(loops):
             mine, weights = dispatch(g, x, chosen) if by_product else (_permuted(g, x, chosen), chosen)
         there = g.tensor("dispatched rows", Dim("expert_rows", mine.dims[0].size), g.hidden)
@@ -126,7 +126,7 @@ def _permuted(g: LayerBuilder, x: Tensor, chosen: Tensor) -> Tensor:
     """Every token once for each of its experts, the rows of an expert together: by one kernel, or repeated first and then put in order
     (`copies_rows_apart`).  So it is on the way back: summed as they lie, or put in order and then summed.  Backward as many passes.
     Without fusion (`fuses_permute`) rows are picked, and the gradient adds row after row into zeros: of index_select and gather by atomic
-    additions (index_add, scatter_add), of advanced indexing by runs of its sorted indices (index_put, `sorts_row_sums`).  So does the way
+    additions (index_add, scatter_add), of advanced indexing by runs of its sorted indices (index_put, `picks_rows`).  So does the way
     back forward."""
     m, e = g.m, g.e
     mine = g.tensor(
@@ -136,6 +136,7 @@ def _permuted(g: LayerBuilder, x: Tensor, chosen: Tensor) -> Tensor:
         rows_taken(g, x, mine, chosen)
         return mine
     apart, fused = g.style.copies_rows_apart, g.style.fuses_permute
+    masked = not fused and g.style.picks_rows == "mask"
     rows = Moves(
         dims=mine.dims, read=apart * e, written=e + apart * e, backward_read=e + apart * e, backward_written=apart * e
     )
@@ -149,8 +150,8 @@ def _permuted(g: LayerBuilder, x: Tensor, chosen: Tensor) -> Tensor:
         absorbed="exchange",
         access="gather",
         sums_rows="" if fused else "backward",
-        launches=1 + apart if fused else _PLAIN_PERMUTE[0],
-        backward_launches=1 + apart if fused else _PLAIN_PERMUTE[1],
+        launches=_PLAIN_PERMUTE[0] if masked else 1 + apart,
+        backward_launches=_PLAIN_PERMUTE[1] if masked else 1 + apart,
     )
 
 
@@ -191,7 +192,7 @@ def _sums_on_the_way_back(g: LayerBuilder) -> str:
     they are put in order first, that is undone backward, and the sum is a plain one."""
     if g.style.fuses_permute:
         return ""
-    return "backward" if g.style.copies_rows_apart and g.style.sorts_row_sums else "forward"
+    return "backward" if g.style.copies_rows_apart and g.style.picks_rows == "index" else "forward"
 
 
 def _weighted_rows(g: LayerBuilder, x: Tensor, chosen: Tensor) -> Tensor:
