@@ -87,13 +87,14 @@ def notebooks(session: nox.Session) -> None:
 
 @nox.session(venv_backend="venv")
 def capture(session: nox.Session) -> None:
-    """Real training code beside our lowering of it, in an environment of its own: it has PyTorch (a minute, and a download)."""
+    """Real training code, run and kept (tests/data/recordings), beside our lowering of it, in an environment of its own with PyTorch."""
     session.install("-e", ".[test]", "-r", "tests/conformance/requirements.txt")
     folder = os.path.join(session.virtualenv.location, "megatron-core-0.13.1")
     if not os.path.exists(folder):
         session.install("--no-deps", "--target", folder, "megatron-core==0.13.1")
     session.run(
-        "python", "-m", "pytest", "-n", "2", "--dist", "loadfile", "-m", "slow", "tests/conformance", *session.posargs
+        *("python", "-m", "pytest", "-n", "2", "--dist", "loadfile", "-m", "slow", "tests/conformance", *session.posargs),
+        env={"DTSIM_RECORD": "1"},
     )
 
 

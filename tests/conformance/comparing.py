@@ -1,28 +1,40 @@
 """Both sides of a comparison in the same words: what a code does as it was recorded, and our own lowering of the same plan.
 
-Scripts are recorded once per session; where torch is missing their tests are skipped.
+What scripts did is kept in tests/data/recordings, so that a comparison needs neither PyTorch nor the codes; `nox -s capture` records it
+anew.
 """
 
 from __future__ import annotations
 
 import functools
+import lzma
 import math
 import os
+import re
 import sys
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from simulator.capture.child import capture, captures
+from simulator.capture.child import captures
 from simulator.capture.program import captured_program
-from simulator.capture.record import Capture
+from simulator.capture.record import Capture, read_capture, write_capture
 from simulator.job import Job, job_from_data
 from simulator.lowering import lower
 from simulator.program.program import COLLECTIVE, COMPUTE, Link, Program
+from tests.package_sources import ROOT
 
 SCRIPTS = Path(__file__).parent / "scripts"
+RECORDINGS = ROOT / "tests/data/recordings"
+ANEW = "DTSIM_RECORD"
+"""Set in the environment: scripts run, and what is kept of them is written anew."""
+LIBRARIES = {
+    "gpt.py": "megatron.core", "library.py": "accelerate", "titan.py": "torchtitan", "trainer.py": "accelerate", "zero.py": "deepspeed",
+}  # fmt: skip
+"""Script -> what it needs beside PyTorch."""
 MODEL = {
     "name": "conformance", "family": "llama", "hidden": 1024, "ffn": 2816, "layers": 4, "heads": 16, "kv_heads": 4,
     "vocabulary": 32000, "sequence_length": 2048, "gated_mlp": True, "norm": "rms_norm", "positions": "none",
@@ -36,31 +48,41 @@ def recorded(script: str, world: int, arguments: str = "", release: str = "") ->
     Args:
         release: of a library, in a folder of this name in the environment; "" = the environment's own.
     """
-    return _recorded(script, world, arguments, release)
+    return _recordings(script, world, arguments, release, (0,))[0]
+
+
+def ranks_of(script: str, world: int, arguments: str = "") -> list[Capture]:
+    """Return what each rank of a pipeline does."""
+    return _recordings(script, world, arguments, "", ())
 
 
 @functools.cache
-def _recorded(script: str, world: int, arguments: str, release: str) -> Capture:
-    pytest.importorskip("torch", reason="recording a script needs torch: nox -s capture")
+def _recordings(script: str, world: int, arguments: str, release: str, ranks: tuple[int, ...]) -> list[Capture]:
+    """Return what is kept of a script; where `ANEW` is set the script runs, and what it did is kept."""
+    words = f"{script} {world} {arguments} {release}{'' if ranks else ' all'}"
+    file = RECORDINGS / f"{re.sub('[^a-z0-9]+', '_', words.lower()).strip('_')}.xz"
+    if ANEW not in os.environ:
+        assert file.exists(), f"{file.name} is not kept: nox -s capture"
+        return [read_capture(line) for line in lzma.decompress(file.read_bytes()).decode().splitlines()]
+    library = LIBRARIES.get(script.partition(":")[0], "torch")
+    pytest.importorskip(library, reason=f"the witness is {library}: nox -s capture")
     folder, path = Path(sys.prefix) / release, os.environ.get("PYTHONPATH", "")
     if not folder.exists():
         pytest.skip(f"the witness is {release}: nox -s capture")
     with pytest.MonkeyPatch.context() as patch:
         if release:
             patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, (str(folder), path))))
-        return capture(str(SCRIPTS / script), world, 0, arguments.split(), seconds=600.0)
+        made = captures(str(SCRIPTS / script), world, ranks, arguments.split(), seconds=600.0)
+    text = "\n".join(write_capture(replace(one, script=script)) for one in made)
+    if not file.exists() or lzma.decompress(file.read_bytes()).decode() != text:
+        file.parent.mkdir(exist_ok=True)
+        file.write_bytes(lzma.compress(text.encode(), preset=9))
+    return made
 
 
 def captured(script: str, world: int, arguments: str = "", release: str = "") -> Program:
     """Return the program of a script."""
     return captured_program(recorded(script, world, arguments, release))
-
-
-@functools.cache
-def ranks_of(script: str, world: int, arguments: str = "") -> list[Capture]:
-    """Return what each rank of a pipeline does."""
-    pytest.importorskip("torch", reason="recording a script needs torch: nox -s capture")
-    return captures(str(SCRIPTS / script), world, (), arguments.split(), seconds=600.0)
 
 
 @functools.cache

@@ -25,7 +25,6 @@ from tests.conformance.comparing import (
 )
 from tests.conformance.test_memory import GROUPS, kept, of_group, peak_of_tensors
 
-pytest.importorskip("deepspeed", reason="the witness is DeepSpeed: nox -s capture")
 pytestmark = pytest.mark.slow
 
 CHECKS = {

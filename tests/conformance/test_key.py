@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import resource
 import time
 from dataclasses import replace
@@ -9,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from simulator.program.program import Program
-from tests.conformance.comparing import captured, flops_of, llama_job, lowered, messages_of, products_of
+from tests.conformance.comparing import ANEW, captured, flops_of, llama_job, lowered, messages_of, products_of
 
 pytestmark = pytest.mark.slow
 
@@ -53,11 +54,12 @@ WORDS = "--code titan --layers 80 --hidden 8192 --heads 64 --groups 8 --width 28
 def test_seventy_billion_weights_on_a_thousand_ranks_are_recorded_in_four_gigabytes(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Of tensors without data: the process that runs the script holds what PyTorch and a list of operators take."""
+    """Of tensors without data: the process that runs the script holds what PyTorch and a list of operators take, where it runs."""
     start = time.monotonic()
     theirs = captured("eager.py:step", 1024, f"{WORDS} --recompute full --accumulate 1")
     with capsys.disabled():
-        print(f"\n70 billion weights on 1,024 ranks: {time.monotonic() - start:.0f} s")
+        if ANEW in os.environ:
+            print(f"\n70 billion weights on 1,024 ranks: {time.monotonic() - start:.0f} s")
     most = 1024 * resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
     job = llama_job("torchtitan_eager", 1024, model=LARGE, zero_stage=3, recompute="full")
     ours = lowered(replace(job, workload=replace(job.workload, sequence_length=8192)))

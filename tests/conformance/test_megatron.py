@@ -24,7 +24,6 @@ from tests.conformance.comparing import (
 )
 from tests.conformance.test_plans import DEEPSEEK
 
-pytest.importorskip("megatron.core", reason="the witness is megatron-core: nox -s capture")
 pytestmark = pytest.mark.slow
 
 WORLD = 8

@@ -142,8 +142,6 @@ def kept(program: Program) -> float:
 @pytest.mark.parametrize("name", CASES)
 def test_a_code_keeps_what_ours_keeps(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     case = CASES[name]
-    library = {"gpt.py": "megatron.core", "titan.py": "torchtitan"}.get(case.script, "torch")
-    pytest.importorskip(library, reason=f"the witness is {library}: nox -s capture")
     theirs = sum(saved_of(recorded(f"{case.script}:step", case.world, case.words)).values())
     profile(tmp_path, "local_layers", "megatron_core", **PLAIN)
     profile(tmp_path, "torchtitan_on_cpu", "torchtitan_2026_eager", **PLAIN_NORM)
@@ -215,7 +213,6 @@ def test_the_peak_of_a_code_is_ours(name: str, tmp_path: Path, monkeypatch: pyte
 def test_the_peak_of_torchtitan_is_ours(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In all within 0.7 %, of a ring, which keeps more (`beside`), 1.5 %."""
     case = CASES[name]
-    pytest.importorskip("torchtitan", reason="the witness is torchtitan: nox -s capture")
     profile(tmp_path, "torchtitan_on_cpu", "torchtitan_2026_eager", **PLAIN_NORM)
     monkeypatch.chdir(tmp_path)
     theirs = peak_of(recorded(f"{case.script}:step", case.world, case.words))["total"]
@@ -304,6 +301,7 @@ RECORDED = {
 @pytest.mark.parametrize("name", TRACKED)
 def test_the_peak_of_a_recording_is_that_of_pytorchs_own_trackers(name: str) -> None:
     """Within 3 % by category and 1 % in all; of recompute and of updates they count what stands for a moment otherwise."""
+    pytest.importorskip("torch", reason="the witness is PyTorch: nox -s capture")
     words, world = TRACKED[name]
     words += " --vocabulary 1024 --layers 8" + ("" if "fsdp2" in words else " --half")
     peak = peak_of(recorded("parallel.py:step", world, words))

@@ -42,7 +42,6 @@ def test_the_peak_of_transformers_by_accelerate_is_ours(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of fsdp2, too, whose units are those of torchtitan since 2025."""
-    pytest.importorskip("accelerate", reason="the witness is accelerate: nox -s capture")
     case, changes = test_plans.CASES[name], LISTS | PLAIN_NORM
     if "fsdp2" in name:
         changes |= {"copies_gathered": "true", "flat_units": "false", "fsdp_root_unit": "false"}
@@ -63,8 +62,6 @@ TABLES, COPIES = 2048 * 32 * 8.0, 1024 * 1024 * 2.0
 @pytest.mark.parametrize("name", RINGS)
 def test_the_peak_of_a_ring_is_ours(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Less what a ring of torchtitan keeps beside it; of the scripts' ring theirs is where the last gradients are reduced, 1.3 % more."""
-    if "torchtitan" in name:
-        pytest.importorskip("torchtitan", reason="the witness is torchtitan: nox -s capture")
     case = test_plans.CASES[name]
     base = "torchtitan_2026_eager" if "torchtitan" in name else "torchtitan_eager"
     profile(tmp_path, "as_it_runs_here", base, **PLAIN_NORM)
@@ -89,7 +86,6 @@ def test_the_peak_of_megatron_core_is_ours(name: str, tmp_path: Path, monkeypatc
 
     Weights, gradients and activations: the script has no optimizer.  Scores are made in a buffer that stands all the time.
     """
-    pytest.importorskip("megatron.core", reason="the witness is megatron-core: nox -s capture")
     case = LOCAL[name]
     profile(tmp_path, "local_layers", "megatron_core", **PLAIN)
     monkeypatch.chdir(tmp_path)
@@ -134,7 +130,6 @@ def test_the_peak_of_a_pipeline_of_torchtitan_is_ours(
     name: str, model: dict[str, object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both stages within 1 %: gradients are added up whole, and their shards come when these go."""
-    pytest.importorskip("torchtitan", reason="the witness is torchtitan: nox -s capture")
     profile(tmp_path, "as_it_runs_here", "torchtitan_2026_eager", **PLAIN_NORM)
     monkeypatch.chdir(tmp_path)
     plan = RELEASE | {"framework": "as_it_runs_here", "pipeline_parallel": 2, "schedule": "1f1b"}
@@ -152,7 +147,6 @@ def test_the_peak_of_a_pipeline_of_megatron_core_is_ours(
     chunks: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Within 5 %, and what a head keeps: theirs are messages of a moment, too, and scores in fp32 beside those in 16 bits forward."""
-    pytest.importorskip("megatron.core", reason="the witness is megatron-core: nox -s capture")
     profile(tmp_path, "local_layers", "megatron_core", **PLAIN)
     monkeypatch.chdir(tmp_path)
     plan = MEGATRON | {"framework": "local_layers"}

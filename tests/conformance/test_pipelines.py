@@ -131,7 +131,6 @@ RELEASE = {"framework": "torchtitan_2026_eager", "recompute": "none", "zero_stag
 @pytest.mark.parametrize(("name", "model"), [("llama3", {}), ("qwen3", {"qk_norm": True}), ("deepseek_v3", DEEPSEEK)])
 def test_torchtitan_pipes_shards_as_ours_does(name: str, model: dict[str, Any]) -> None:
     """Two stages of two shards each: weights are gathered and gradients reduced once a step."""
-    pytest.importorskip("torchtitan", reason="the witness is torchtitan: nox -s capture")
     job = llama_job(gpus=4, model=model, **RELEASE, pipeline_parallel=2, schedule="1f1b")
     ours = lowered(replace(job, workload=replace(job.workload, global_batch_size=8)))
     theirs = pipeline("titan.py:step", 4, f"{TITAN} --model {name}")

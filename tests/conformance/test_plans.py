@@ -280,9 +280,6 @@ def test_a_recorded_step_does_what_ours_does(name: str) -> None:
 
 def does_what_ours_does(case: Case) -> None:
     """Hold our lowering of a plan against what a script does."""
-    library = {"titan.py:step": "torchtitan", "library.py:step": "accelerate", "trainer.py": "accelerate"}
-    needed = library.get(case.script, "torch")
-    pytest.importorskip(needed, reason=f"the witness is {needed}: nox -s capture")
     theirs, ours = (
         captured(case.script, case.world, case.words),
         lowered(llama_job(gpus=case.world, model=case.model, microbatches=case.microbatches, **case.plan)),

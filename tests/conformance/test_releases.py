@@ -9,7 +9,6 @@ import pytest
 from simulator.capture.answer import saved_of
 from tests.conformance.comparing import captured, flops_of, messages_of, products_of, recorded, sent_by
 
-pytest.importorskip("megatron.core", reason="the witness is megatron-core: nox -s capture")
 pytestmark = pytest.mark.slow
 
 OLD = "megatron-core-0.13.1"

@@ -112,8 +112,6 @@ def as_it_runs_here(name: str, case: Case, folder: Path) -> Program:
 def test_a_step_moves_and_starts_what_ours_does(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of the update where it runs over lists: DTensors without FSDP take it one by one."""
     case = CASES[name]
-    needed = {"titan.py:step": "torchtitan", "library.py:step": "accelerate"}.get(case.script, "torch")
-    pytest.importorskip(needed, reason=f"the witness is {needed}: nox -s capture")
     ends_apart(tmp_path)
     monkeypatch.chdir(tmp_path)
     theirs, ours = moved(captured(case.script, case.world, case.words)), moved(as_it_runs_here(name, case, tmp_path))

@@ -18,7 +18,6 @@ from tests.conformance.test_memory import EXPERTS, PLAIN, ROTARY
 from tests.conformance.test_traffic import TOKENS, Amount, moved
 from tests.profiles import profile
 
-pytest.importorskip("megatron.core", reason="the witness is megatron-core: nox -s capture")
 pytestmark = pytest.mark.slow
 
 HERE = PLAIN | {"fused_rotary": "false", "fused_wgrad_accumulation": "false", "checks_gradients": "false"}

@@ -15,7 +15,6 @@ from tests.conformance.test_plans import Case
 from tests.conformance.test_traffic import PLAIN_NORM, SCRIPTS_OWN, TOKENS, Amount, moved
 from tests.profiles import profile
 
-pytest.importorskip("accelerate", reason="the witness is accelerate: nox -s capture")
 pytestmark = pytest.mark.slow
 
 GROUPS = {"repeats_keys": "false"}
@@ -89,7 +88,6 @@ def test_a_step_of_deepspeed_moves_and_starts_what_ours_does(
 
     They take gradients as they come, and copy, join, cast and check them around the update; ours adds them to those that stand, copies
     them into flat ones, and clears them.  An Adam that is not DeepSpeed's own runs operation by operation."""
-    pytest.importorskip("deepspeed", reason="the witness is DeepSpeed: nox -s capture")
     case = test_deepspeed.CASES[name]
     theirs = moved(captured("zero.py:step", 8, case.words))
     profile(tmp_path, "here", "hugging_face_deepspeed", **SCRIPTS_OWN)

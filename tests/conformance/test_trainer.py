@@ -17,7 +17,6 @@ from tests.conformance.test_memory import GROUPS, kept, of_group, peak_of_tensor
 from tests.conformance.test_plans import Case, does_what_ours_does
 from tests.profiles import profile
 
-pytest.importorskip("accelerate", reason="the witness is accelerate: nox -s capture")
 pytestmark = pytest.mark.slow
 
 REPLICAS = {"framework": "trainer_of_2026_ddp", "recompute": "none"}
