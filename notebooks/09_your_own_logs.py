@@ -34,7 +34,8 @@ from simulator.calibration.collectives.tool import collect_logs, fit_profiles
 from simulator.collectives import bus_factor, candidates
 from simulator.hardware.cluster import load_cluster
 from simulator.hardware.coefficients import pooled_profile
-from simulator.hardware.fabric import describe_group, fabric_of
+from simulator.hardware.fabric import fabric_of
+from simulator.hardware.group_placement import describe_group
 from simulator.studies.collective_figures import collective_table, sizes_between
 from simulator.units import GIB, in_unit, show
 

@@ -9,8 +9,9 @@ import numpy as np
 
 from simulator.errors import PlanError
 from simulator.hardware.cluster import Cluster
-from simulator.hardware.fabric import GroupPlacement, fabric_of
+from simulator.hardware.fabric import fabric_of
 from simulator.hardware.fabric_graph import FabricGraph, Numbers, graph_of
+from simulator.hardware.group_placement import GroupPlacement
 from simulator.hardware.topology import Topology
 
 __all__ = ["build_fabric_graph", "link_name", "place_on_graph", "without_spine"]

@@ -30,7 +30,8 @@ from simulator.hardware.coefficients import (
     load_cost_table,
     pooled_profile,
 )
-from simulator.hardware.fabric import Fabric, GroupPlacement, fabric_of
+from simulator.hardware.fabric import Fabric, fabric_of
+from simulator.hardware.group_placement import GroupPlacement
 from simulator.program.prices import PriceClass
 from simulator.registry import Family
 

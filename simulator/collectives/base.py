@@ -21,7 +21,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from simulator.collectives.rounds import Leg, Pattern, Phase, Round, Transfer, legs_of, pattern_of
 from simulator.hardware.coefficients import CostTable, Pair, load_cost_table
-from simulator.hardware.fabric import Fabric, GroupPlacement
+from simulator.hardware.fabric import Fabric
+from simulator.hardware.group_placement import GroupPlacement
 
 __all__ = ["KINDS", "PRIOR", "PROTOCOLS", "Collective", "Cost", "Leg", "Pattern", "Phase", "Transfer"]
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from simulator.collectives.base import Phase, Transfer
 from simulator.collectives.plain import PlainCollective, ceil_log2
-from simulator.hardware.fabric import GroupPlacement
+from simulator.hardware.group_placement import GroupPlacement
 
 __all__ = ["Binomial"]
 

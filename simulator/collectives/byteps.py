@@ -29,7 +29,8 @@ from simulator.collectives.rounds import Leg
 from simulator.errors import PlanError
 from simulator.hardware.cluster import MAX_WORLD_SIZE
 from simulator.hardware.coefficients import CostTable
-from simulator.hardware.fabric import Fabric, GroupPlacement
+from simulator.hardware.fabric import Fabric
+from simulator.hardware.group_placement import GroupPlacement
 
 __all__ = ["Byteps", "ServedCollective", "optimal_split"]
 

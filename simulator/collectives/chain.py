@@ -14,7 +14,8 @@ import dataclasses
 from simulator.collectives.base import Cost, Phase, Transfer
 from simulator.collectives.plain import PlainCollective, leg_cost
 from simulator.hardware.coefficients import CostTable
-from simulator.hardware.fabric import Fabric, GroupPlacement
+from simulator.hardware.fabric import Fabric
+from simulator.hardware.group_placement import GroupPlacement
 
 __all__ = ["Chain"]
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 from simulator.collectives.base import Collective, Cost, Phase, Transfer
 from simulator.collectives.wires import attained
 from simulator.hardware.coefficients import CostTable
-from simulator.hardware.fabric import Fabric, GroupPlacement
+from simulator.hardware.fabric import Fabric
+from simulator.hardware.group_placement import GroupPlacement
 from simulator.units import parse
 
 __all__ = ["CollnetChain", "CollnetDirect"]

@@ -22,9 +22,10 @@ from numpy.typing import NDArray
 
 from simulator.collectives.base import Collective
 from simulator.collectives.rounds import Pattern, joined, legs_of, turned
-from simulator.hardware.fabric import Fabric, GroupPlacement
+from simulator.hardware.fabric import Fabric
 from simulator.hardware.fabric_graph import FabricGraph, graph_of
 from simulator.hardware.fair_rates import drain_seconds
+from simulator.hardware.group_placement import GroupPlacement
 from simulator.hardware.topology import Lattice
 
 __all__ = ["MOST_ROUNDS", "Crossing", "Method", "crossing_of", "placed_alike", "placed_with_crossing", "reason_of"]
@@ -88,7 +89,8 @@ def placed_alike(place: GroupPlacement, fabric: Fabric) -> GroupPlacement:
     """Return the placement that stands for all of the same shape whose flows cross nowhere: their prices are the same, so one is made.
 
     >>> from simulator.hardware.cluster import load_cluster
-    >>> from simulator.hardware.fabric import fabric_of, place_hop
+    >>> from simulator.hardware.fabric import fabric_of
+    >>> from simulator.hardware.group_placement import place_hop
     >>> fabric, axes = fabric_of(load_cluster("dgx_h100", 64)), (("tp", 8), ("pp", 8))
     >>> hops = [place_hop(axes, *ranks, fabric) for ranks in ((0, 1), (4, 5), (7, 6))]
     >>> len(set(hops)), len({placed_alike(hop, fabric) for hop in hops})

@@ -10,7 +10,8 @@ from __future__ import annotations
 from simulator.collectives.base import Collective, Cost, Phase, Transfer
 from simulator.collectives.wires import attained, hop_latency, peers_latency
 from simulator.hardware.coefficients import CostTable
-from simulator.hardware.fabric import Fabric, GroupPlacement
+from simulator.hardware.fabric import Fabric
+from simulator.hardware.group_placement import GroupPlacement
 
 __all__ = ["Direct"]
 
@@ -37,7 +38,7 @@ class Direct(Collective):
             here = GroupPlacement(ranks=g, ranks_per_node=g)
             latency += (g - 1) * hop_latency("pairwise", protocol, "inner", here, fabric, table)
             times.append((g - 1 + passed) / n / inner)
-            bare.append((g - 1 + passed) / n / place.inner_bandwidth(fabric))
+            bare.append((g - 1 + passed) / n / place.inner_bandwidth(fabric, many_flows=True))
         if n > g:
             latency += peers_latency(n - g, protocol, place, fabric, table)
             times.append((n - g) / n * cards / outer)

@@ -7,7 +7,7 @@ N + g instead of N x g.
 from __future__ import annotations
 
 from simulator.collectives.two_level import TwoLevel
-from simulator.hardware.fabric import GroupPlacement
+from simulator.hardware.group_placement import GroupPlacement
 
 __all__ = ["Hierarchical"]
 

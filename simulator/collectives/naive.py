@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from simulator.collectives.base import Phase, Transfer
 from simulator.collectives.plain import PlainCollective
-from simulator.hardware.fabric import GroupPlacement
+from simulator.hardware.group_placement import GroupPlacement
 
 __all__ = ["Naive"]
 

@@ -12,7 +12,8 @@ import math
 from simulator.collectives.base import Collective, Cost, Phase, Transfer
 from simulator.collectives.wires import attained, channels, hop_latency, span
 from simulator.hardware.coefficients import CostTable
-from simulator.hardware.fabric import Fabric, GroupPlacement
+from simulator.hardware.fabric import Fabric
+from simulator.hardware.group_placement import GroupPlacement
 
 __all__ = ["Nvls", "NvlsTree"]
 

@@ -15,7 +15,8 @@ from simulator.collectives.base import Collective, Cost, Phase, Transfer
 from simulator.collectives.rounds import Pattern, Round
 from simulator.collectives.wires import attained, hop_latency, peers_latency
 from simulator.hardware.coefficients import CostTable
-from simulator.hardware.fabric import Fabric, GroupPlacement
+from simulator.hardware.fabric import Fabric
+from simulator.hardware.group_placement import GroupPlacement
 
 __all__ = ["Pairwise"]
 
@@ -39,7 +40,7 @@ class Pairwise(Collective):
         latency = table.base_latency[self.name][protocol]
         if g > 1:
             times.append((g - 1) / n / inner)
-            bare.append((g - 1) / n / place.inner_bandwidth(fabric))
+            bare.append((g - 1) / n / place.inner_bandwidth(fabric, many_flows=True))
             latency += (g - 1) * hop_latency(self.name, protocol, "inner", _local(place), fabric, table)
         if n > g:
             times.append((n - g) / n / (outer / place.fewest_per_node))

@@ -15,7 +15,8 @@ from simulator.collectives.plain import ceil_log2
 from simulator.collectives.rounds import Pattern, Round
 from simulator.collectives.wires import attained, wire_ceiling
 from simulator.hardware.coefficients import CostTable
-from simulator.hardware.fabric import Fabric, GroupPlacement
+from simulator.hardware.fabric import Fabric
+from simulator.hardware.group_placement import GroupPlacement
 from simulator.units import parse
 
 __all__ = ["Pat"]

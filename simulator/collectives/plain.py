@@ -10,7 +10,8 @@ import numpy as np
 from simulator.collectives.base import Collective, Cost
 from simulator.collectives.wires import attained, hop_latency
 from simulator.hardware.coefficients import CostTable
-from simulator.hardware.fabric import Fabric, GroupPlacement
+from simulator.hardware.fabric import Fabric
+from simulator.hardware.group_placement import GroupPlacement
 
 __all__ = ["PlainCollective", "ceil_log2", "leg_cost"]
 

@@ -14,7 +14,7 @@ from simulator.collectives.base import Phase, Transfer
 from simulator.collectives.plain import PlainCollective
 from simulator.collectives.recursive_doubling import core_of, fold, fold_rounds
 from simulator.collectives.rounds import Pattern, Round
-from simulator.hardware.fabric import GroupPlacement
+from simulator.hardware.group_placement import GroupPlacement
 
 __all__ = ["Rabenseifner"]
 

@@ -15,7 +15,7 @@ import numpy as np
 from simulator.collectives.base import Phase, Transfer
 from simulator.collectives.plain import PlainCollective
 from simulator.collectives.rounds import Pattern, Round
-from simulator.hardware.fabric import GroupPlacement
+from simulator.hardware.group_placement import GroupPlacement
 
 __all__ = ["RecursiveDoubling", "core_of", "fold", "fold_rounds"]
 

@@ -16,7 +16,8 @@ from simulator.collectives.base import Collective, Cost, Phase, Transfer
 from simulator.collectives.rounds import Pattern, Round
 from simulator.collectives.wires import chunk_seconds, hop_latency, ring_bandwidth, wire_ceiling
 from simulator.hardware.coefficients import CostTable
-from simulator.hardware.fabric import Fabric, GroupPlacement
+from simulator.hardware.fabric import Fabric
+from simulator.hardware.group_placement import GroupPlacement
 
 __all__ = ["Ring"]
 

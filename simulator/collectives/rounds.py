@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from simulator.hardware.fabric import GroupPlacement
+from simulator.hardware.group_placement import GroupPlacement
 
 __all__ = ["Leg", "Pattern", "Phase", "Round", "Transfer", "joined", "legs_of", "pattern_of", "piped", "turned"]
 

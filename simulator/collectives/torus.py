@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 
 from simulator.collectives.two_level import TwoLevel
-from simulator.hardware.fabric import GroupPlacement
+from simulator.hardware.group_placement import GroupPlacement
 
 __all__ = ["Torus"]
 

@@ -17,7 +17,8 @@ import math
 from simulator.collectives.base import Collective, Cost, Phase, Transfer
 from simulator.collectives.wires import attained, channels, hop_latency, least_volume_ceiling, offers_ll128, span
 from simulator.hardware.coefficients import CostTable
-from simulator.hardware.fabric import Fabric, GroupPlacement
+from simulator.hardware.fabric import Fabric
+from simulator.hardware.group_placement import GroupPlacement
 
 __all__ = ["Tree", "binary_tree"]
 

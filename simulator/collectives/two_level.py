@@ -13,7 +13,7 @@ import numpy as np
 from simulator.collectives.base import Phase, Transfer
 from simulator.collectives.plain import PlainCollective
 from simulator.collectives.rounds import Pattern, Round
-from simulator.hardware.fabric import GroupPlacement
+from simulator.hardware.group_placement import GroupPlacement
 
 __all__ = ["TwoLevel"]
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 import math
 
 from simulator.hardware.coefficients import CostTable
-from simulator.hardware.fabric import Fabric, GroupPlacement
+from simulator.hardware.fabric import Fabric
+from simulator.hardware.group_placement import GroupPlacement
 
 __all__ = [
     "attained",
@@ -43,7 +44,7 @@ def attained(place: GroupPlacement, fabric: Fabric, table: CostTable, many_flows
     inner = outer = math.inf
     if place.ranks_per_node > 1:
         share = table.attained["staged"] if not fabric.peer_to_peer else table.attained[fabric.intra]
-        inner = place.inner_bandwidth(fabric) * share
+        inner = min(place.link_bandwidth(fabric) * share, place.socket_share(fabric, many_flows))
     if place.nodes > 1:
         outer = place.outer_bandwidth(fabric) * table.attained_network.get(
             fabric.network, table.attained_network["any"]

@@ -27,7 +27,8 @@ from dataclasses import replace
 
 from simulator.collectives import CollectiveTime, collective_seconds
 from simulator.hardware.compute_coefficients import MemoryBoundCoefficients
-from simulator.hardware.fabric import Fabric, GroupPlacement
+from simulator.hardware.fabric import Fabric
+from simulator.hardware.group_placement import GroupPlacement
 from simulator.program.calls import NodeExchange
 
 __all__ = ["once_per_node", "places_reached"]

@@ -23,7 +23,8 @@ from simulator.costs.memory_bound import MEMORY_BOUND_CLASS, memory_bound_calibr
 from simulator.costs.slices import slice_seconds
 from simulator.costs.tables import Machine, TablePrice, mesh_of, placement_text, price_table
 from simulator.errors import PlanError, ProgramError
-from simulator.hardware.fabric import Fabric, GroupPlacement, place_group, place_hop
+from simulator.hardware.fabric import Fabric
+from simulator.hardware.group_placement import GroupPlacement, place_group, place_hop
 from simulator.hardware.host import Host, host_of
 from simulator.program.calls import SYNCHRONISED
 from simulator.program.prices import ACCOUNTS, BLOCKED, HOST_BOUND, HOST_CLASS, RESOURCE_KINDS, PriceClass

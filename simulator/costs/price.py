@@ -14,7 +14,7 @@ from simulator.costs.desk import Desk, desk_of
 from simulator.costs.items import ItemPrice, price_classes, price_item
 from simulator.errors import ProgramError
 from simulator.hardware.cluster import Cluster
-from simulator.hardware.fabric import GroupPlacement
+from simulator.hardware.group_placement import GroupPlacement
 from simulator.plan.framework import load_framework
 from simulator.program.prices import ACCOUNTS, RESOURCE_KINDS, ByClass, PriceClass, Prices
 from simulator.program.program import Item, Program, Segment

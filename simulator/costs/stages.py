@@ -20,7 +20,8 @@ from simulator.costs.price import Placed, price_placed
 from simulator.errors import ProgramError
 from simulator.hardware.cluster import Cluster
 from simulator.hardware.conditions import condition
-from simulator.hardware.fabric import Fabric, GroupPlacement, place_group
+from simulator.hardware.fabric import Fabric
+from simulator.hardware.group_placement import GroupPlacement, place_group
 from simulator.hardware.parts import which_parts
 from simulator.plan.framework import load_framework
 from simulator.program.prices import Prices, account_of

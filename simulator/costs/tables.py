@@ -36,8 +36,9 @@ from simulator.hardware.compute_coefficients import (
     load_gemm_coefficients,
     load_memory_bound_coefficients,
 )
-from simulator.hardware.fabric import Backend, Fabric, GroupPlacement, fabric_of, place_group
+from simulator.hardware.fabric import Backend, Fabric, fabric_of
 from simulator.hardware.gpu import Gpu
+from simulator.hardware.group_placement import GroupPlacement, place_group
 from simulator.hardware.interference import load_interference
 from simulator.hardware.parts import NORMAL, Pace
 from simulator.program.calls import EXCHANGED, AttentionCall, Call, Convolved, NodeExchange, Product, Timed, Traffic

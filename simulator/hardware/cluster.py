@@ -45,7 +45,8 @@ class Node(NamedSpec):
     each other directly; False = all traffic goes through the host's memory.  `host_memory` and `host_memory_bandwidth` are
     those of all its CPUs together, as data sheets print them; `gpus_per_host_link` share one host link.  `nvme`, `nvme_read` and
     `nvme_write` are those of all its drives together, the rates as large transfers reach them.  `gpu_power`: what each GPU may
-    draw here, where that is less than its own limit (modules that share theirs with a CPU).
+    draw here, where that is less than its own limit (modules that share theirs with a CPU).  `socket_bandwidth`: what passes from
+    the GPUs on one of two sockets to those on the other over PCIe, all together, one direction; None = all hang on one.
     """
 
     gpu: Name
@@ -64,6 +65,7 @@ class Node(NamedSpec):
     in_network_reduction: bool = False
     peer_to_peer: bool = True
     gpu_power: Watts | None = None
+    socket_bandwidth: BytesPerSecond | None = None
 
     def powered(self, gpu: Gpu) -> Gpu:
         """Return a GPU as it is here."""

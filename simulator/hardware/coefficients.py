@@ -19,7 +19,8 @@ from typing import Annotated, Literal, NamedTuple
 
 from pydantic import Field, PlainSerializer, PlainValidator
 
-from simulator.hardware.fabric import Backend, Fabric, GroupPlacement
+from simulator.hardware.fabric import Backend, Fabric
+from simulator.hardware.group_placement import GroupPlacement
 from simulator.specs import Count, Listed, Name, NamedSpec, Spec, load_named, names, working_folder
 from simulator.units import Bytes, BytesPerSecond, Seconds
 

@@ -12,7 +12,8 @@ from simulator.collectives.base import KINDS
 from simulator.collectives.plain import PlainCollective
 from simulator.errors import PlanError, SpecError, UnknownNameError
 from simulator.hardware.cluster import load_cluster
-from simulator.hardware.fabric import BACKENDS, Backend, Fabric, GroupPlacement, describe_group, fabric_of
+from simulator.hardware.fabric import BACKENDS, Backend, Fabric, fabric_of
+from simulator.hardware.group_placement import GroupPlacement, describe_group
 from simulator.report.frames import Records, Tabular
 from simulator.report.prediction import QUANTILE
 from simulator.report.schema import SCHEMA_VERSION

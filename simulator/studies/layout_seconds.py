@@ -11,7 +11,7 @@ from simulator.collectives import collective_seconds
 from simulator.costs.tables import Machine, machine_of, price_table
 from simulator.errors import SpecError
 from simulator.hardware.cluster import load_cluster
-from simulator.hardware.fabric import place_group
+from simulator.hardware.group_placement import place_group
 from simulator.lowering.layers.rows import Rows
 from simulator.partition.derive import DerivedOp
 from simulator.partition.exchanges import Collective

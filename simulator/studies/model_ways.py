@@ -25,7 +25,8 @@ from typing import NamedTuple
 from simulator.collectives import collective_seconds
 from simulator.errors import PlanError, SpecError
 from simulator.hardware.cluster import load_cluster
-from simulator.hardware.fabric import fabric_of, place_group
+from simulator.hardware.fabric import fabric_of
+from simulator.hardware.group_placement import place_group
 from simulator.partition.derive import derive
 from simulator.partition.layout import Layout, Mesh
 from simulator.planners.alpa_layout import AlpaLayout

@@ -25,7 +25,7 @@ import numpy as np
 from simulator.costs.expert_exchange import places_reached
 from simulator.errors import SimulatorError, SpecError
 from simulator.hardware.cluster import Cluster, build_cluster
-from simulator.hardware.fabric import GroupPlacement, place_group, place_hop
+from simulator.hardware.group_placement import GroupPlacement, place_group, place_hop
 from simulator.hardware.neighbours import Neighbour, nodes_in_each_pod, rate_beside
 from simulator.job import Job, check_equal_stages, load_job
 from simulator.program.calls import NodeExchange

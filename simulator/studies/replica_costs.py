@@ -15,7 +15,8 @@ from simulator.costs.tables import machine_of, price_table
 from simulator.errors import refuse
 from simulator.hardware.cluster import Cluster
 from simulator.hardware.conditions import condition
-from simulator.hardware.fabric import fabric_of, place_group
+from simulator.hardware.fabric import fabric_of
+from simulator.hardware.group_placement import place_group
 from simulator.hardware.parts import which_parts
 from simulator.job import Job
 from simulator.lowering import begin, lower_resolved, resolve_on

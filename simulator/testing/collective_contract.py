@@ -17,7 +17,8 @@ from simulator.collectives import ALGORITHMS
 from simulator.collectives.base import KINDS, PROTOCOLS, Collective, Leg, Pattern, Phase, Transfer
 from simulator.collectives.rounds import legs_of, pattern_of
 from simulator.hardware.coefficients import load_cost_table
-from simulator.hardware.fabric import Fabric, GroupPlacement, describe_group
+from simulator.hardware.fabric import Fabric
+from simulator.hardware.group_placement import GroupPlacement, describe_group
 from simulator.testing import require
 
 __all__ = ["CollectiveContract", "contributions", "step_seconds"]

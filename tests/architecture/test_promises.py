@@ -137,7 +137,7 @@ assert naive.step_time > 4 * gpipe.step_time
         tests=("tests/contracts", "tests/differential", "tests/unit/test_collective_algorithms.py"),
         check="""
 from simulator.collectives import ALGORITHMS, collective_seconds
-from simulator.hardware.fabric import describe_group
+from simulator.hardware.group_placement import describe_group
 from simulator.testing.collective_contract import CollectiveContract
 flat, contract = ALGORITHMS.get("flat"), CollectiveContract()
 for check in (contract.check_result, contract.check_time, contract.check_patterns, contract.check_cost, contract.check_source):

@@ -11,7 +11,8 @@ import pytest
 from simulator.collectives import ALGORITHMS, candidates, collective_seconds
 from simulator.errors import PlanError
 from simulator.hardware.cluster import load_cluster
-from simulator.hardware.fabric import describe_group, fabric_of
+from simulator.hardware.fabric import fabric_of
+from simulator.hardware.group_placement import describe_group
 from tests.differential.shared_links import simulate_collective
 from tests.fabric_graphs import build_fabric_graph
 

@@ -6,7 +6,7 @@ import pytest
 
 from simulator.collectives import ALGORITHMS
 from simulator.collectives.base import KINDS, Collective, Transfer
-from simulator.hardware.fabric import GroupPlacement, describe_group
+from simulator.hardware.group_placement import GroupPlacement, describe_group
 from simulator.testing.collective_contract import CollectiveContract, contributions, step_seconds
 
 MEMBERS = list(ALGORITHMS.members.values())

@@ -20,8 +20,8 @@ from simulator.collectives.base import KINDS, Collective
 from simulator.collectives.crossing import reason_of
 from simulator.collectives.rounds import Leg, Round, piped, turned
 from simulator.errors import PlanError, UnknownNameError
-from simulator.hardware.fabric import GroupPlacement
 from simulator.hardware.fabric_graph import FabricGraph
+from simulator.hardware.group_placement import GroupPlacement
 from simulator.units import parse
 from tests.differential.flow_clock import FlowClock
 from tests.fabric_graphs import place_on_graph, without_spine

@@ -9,7 +9,8 @@ import pytest
 from simulator.collectives import candidates, collective_seconds
 from simulator.errors import PlanError, SpecError
 from simulator.hardware.cluster import load_cluster
-from simulator.hardware.fabric import describe_group, fabric_of
+from simulator.hardware.fabric import fabric_of
+from simulator.hardware.group_placement import describe_group
 from simulator.specs import names
 
 KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce", "send_recv")

@@ -10,7 +10,8 @@ import pytest
 from simulator.collectives import KINDS, collective_seconds
 from simulator.errors import SpecError
 from simulator.hardware.cluster import load_cluster
-from simulator.hardware.fabric import Backend, describe_group, fabric_of
+from simulator.hardware.fabric import Backend, fabric_of
+from simulator.hardware.group_placement import describe_group
 from simulator.plan.framework import Framework, load_framework
 from simulator.plan.plan import Plan
 from simulator.report.prediction import Prediction

@@ -21,7 +21,8 @@ from simulator.hardware.coefficients import (
     load_cost_table,
     pooled_profile,
 )
-from simulator.hardware.fabric import Fabric, describe_group, fabric_of
+from simulator.hardware.fabric import Fabric, fabric_of
+from simulator.hardware.group_placement import describe_group
 from simulator.specs import validate_spec
 
 TWO_NODES = describe_group(16, 2)

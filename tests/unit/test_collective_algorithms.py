@@ -17,7 +17,8 @@ from simulator.collectives.plain import PlainCollective
 from simulator.errors import PlanError, UnknownNameError
 from simulator.hardware.cluster import load_cluster
 from simulator.hardware.coefficients import load_cost_table
-from simulator.hardware.fabric import describe_group, fabric_of, place_group
+from simulator.hardware.fabric import fabric_of
+from simulator.hardware.group_placement import describe_group, place_group
 
 MIB = 2.0**20
 A100 = fabric_of(load_cluster("dgx_a100", 4096))

@@ -11,7 +11,8 @@ from simulator.collectives import ALGORITHMS, bus_factor, candidates, collective
 from simulator.errors import PlanError, UnknownNameError
 from simulator.hardware.cluster import load_cluster
 from simulator.hardware.coefficients import load_cost_table
-from simulator.hardware.fabric import Fabric, describe_group, fabric_of, place_group, place_hop
+from simulator.hardware.fabric import Fabric, fabric_of
+from simulator.hardware.group_placement import describe_group, place_group, place_hop
 from simulator.program.prices import PriceClass
 
 MIB = 2.0**20

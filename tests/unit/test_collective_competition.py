@@ -12,7 +12,8 @@ from simulator.collectives.base import Cost
 from simulator.collectives.ring import Ring
 from simulator.errors import PlanError, SpecError
 from simulator.hardware.cluster import Cluster, load_cluster
-from simulator.hardware.fabric import describe_group, fabric_of
+from simulator.hardware.fabric import fabric_of
+from simulator.hardware.group_placement import describe_group
 
 CLUSTER = """
 name = "chosen"

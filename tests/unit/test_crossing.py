@@ -13,8 +13,9 @@ from simulator.collectives import ALGORITHMS, CollectiveTime, collective_seconds
 from simulator.collectives.crossing import Method, _reason_of, crossing_of, placed_alike, reason_of
 from simulator.errors import PlanError, SpecError
 from simulator.hardware.cluster import Cluster, load_cluster
-from simulator.hardware.fabric import Fabric, describe_group, fabric_of, place_group, place_hop
+from simulator.hardware.fabric import Fabric, fabric_of
 from simulator.hardware.fabric_graph import graph_of
+from simulator.hardware.group_placement import describe_group, place_group, place_hop
 from simulator.hardware.topology import Lattice
 from simulator.job import load_job
 from simulator.simulation import simulate

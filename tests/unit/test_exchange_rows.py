@@ -9,7 +9,8 @@ import pytest
 from simulator.costs.expert_exchange import once_per_node, places_reached
 from simulator.costs.tables import machine_of
 from simulator.hardware.cluster import load_cluster
-from simulator.hardware.fabric import fabric_of, place_group
+from simulator.hardware.fabric import fabric_of
+from simulator.hardware.group_placement import place_group
 from simulator.lowering import lower
 from simulator.plan.plan import Plan
 from simulator.program.calls import NodeExchange, read_call, write_call

@@ -12,7 +12,8 @@ from simulator.collectives import collective_seconds
 from simulator.costs.expert_exchange import once_per_node, places_reached
 from simulator.errors import PlanError
 from simulator.hardware.cluster import load_cluster
-from simulator.hardware.fabric import fabric_of, place_group
+from simulator.hardware.fabric import fabric_of
+from simulator.hardware.group_placement import place_group
 from simulator.lowering import lower, resolve
 from simulator.lowering.steps.assign import assign_layers
 from simulator.plan.plan import Plan

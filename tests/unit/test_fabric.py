@@ -8,7 +8,8 @@ import pytest
 
 from simulator.errors import PlanError
 from simulator.hardware.cluster import load_cluster
-from simulator.hardware.fabric import GroupPlacement, describe_group, fabric_of, place_group, place_hop
+from simulator.hardware.fabric import fabric_of
+from simulator.hardware.group_placement import GroupPlacement, describe_group, place_group, place_hop
 
 AXES = (("tp", 8), ("cp", 1), ("dp", 2), ("pp", 2))
 

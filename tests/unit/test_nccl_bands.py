@@ -18,7 +18,7 @@ from simulator.calibration.collectives.report.profile_file import export_profile
 from simulator.calibration.collectives.tool import Collected, fit_profiles
 from simulator.collectives import collective_seconds, profile_of
 from simulator.hardware.coefficients import Profile, size_class
-from simulator.hardware.fabric import describe_group
+from simulator.hardware.group_placement import describe_group
 from simulator.importers.table.rows import read_rows
 from simulator.report.bands import judge_bands
 from simulator.report.prediction import QUANTILE

@@ -9,7 +9,8 @@ import pytest
 from simulator.collectives import collective_seconds
 from simulator.hardware.cluster import Cluster, load_cluster
 from simulator.hardware.coefficients import load_cost_table
-from simulator.hardware.fabric import describe_group, fabric_of
+from simulator.hardware.fabric import fabric_of
+from simulator.hardware.group_placement import describe_group
 from simulator.importers.table.row_cluster import row_cluster
 from simulator.importers.table.rows import Row
 from simulator.job import job_from_names

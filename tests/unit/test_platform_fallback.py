@@ -26,7 +26,7 @@ from simulator.calibration.collectives.fit.platforms import fit_all, fit_nccl, f
 from simulator.calibration.collectives.read.tidy_logs import load_index, published_in
 from simulator.collectives import collective_seconds
 from simulator.hardware.coefficients import SIZE_CLASSES, PairName, find_profile, pooled_profile
-from simulator.hardware.fabric import describe_group
+from simulator.hardware.group_placement import describe_group
 
 INDEX = Path(__file__).parents[1] / "data" / "nccl_logs" / "index.csv"
 LOGS = {log.name: log for log in load_index(INDEX)}

@@ -13,7 +13,8 @@ from simulator.collectives import ALGORITHMS, collective_seconds, with_servers
 from simulator.collectives.byteps import ServedCollective
 from simulator.errors import PlanError, ProgramError, SpecError
 from simulator.hardware.cluster import Cluster, load_cluster
-from simulator.hardware.fabric import describe_group, fabric_of
+from simulator.hardware.fabric import fabric_of
+from simulator.hardware.group_placement import describe_group
 from simulator.hardware.jitter import Jitter
 from simulator.hardware.parts import Part
 from simulator.job import Job

@@ -21,7 +21,8 @@ from simulator.engine.sampled import SampledEngine
 from simulator.errors import PlanError
 from simulator.hardware.cluster import load_cluster
 from simulator.hardware.coefficients import load_cost_table
-from simulator.hardware.fabric import describe_group, fabric_of
+from simulator.hardware.fabric import fabric_of
+from simulator.hardware.group_placement import describe_group
 from simulator.hardware.parts import Part
 from simulator.job import job_from_names, load_job
 from simulator.lowering import lower

@@ -10,7 +10,8 @@ from pathlib import Path
 from simulator.costs.expert_exchange import once_per_node
 from simulator.costs.tables import machine_of
 from simulator.hardware.cluster import load_cluster
-from simulator.hardware.fabric import fabric_of, place_group
+from simulator.hardware.fabric import fabric_of
+from simulator.hardware.group_placement import place_group
 from simulator.program.calls import NodeExchange
 
 TABLE = Path(__file__).parents[1] / "data" / "exchange_measurements.csv"

@@ -13,7 +13,8 @@ from simulator.calibration.files import csv_rows
 from simulator.collectives.base import KINDS
 from simulator.errors import CalibrationError
 from simulator.hardware.cluster import load_cluster
-from simulator.hardware.fabric import Fabric, GroupPlacement, describe_group, fabric_of
+from simulator.hardware.fabric import Fabric, fabric_of
+from simulator.hardware.group_placement import GroupPlacement, describe_group
 from simulator.units import in_unit
 
 __all__ = ["Machine", "Placed", "index_rows", "place_table"]

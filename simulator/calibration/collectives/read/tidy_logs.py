@@ -30,7 +30,8 @@ from simulator.calibration.collectives.read.vocabulary import (
 from simulator.calibration.files import csv_rows, digest
 from simulator.collectives.base import KINDS, PROTOCOLS
 from simulator.errors import CalibrationError
-from simulator.hardware.fabric import Fabric, GroupPlacement, describe_group
+from simulator.hardware.fabric import Fabric
+from simulator.hardware.group_placement import GroupPlacement, describe_group
 from simulator.units import parse, plain_number
 
 __all__ = ["NcclLog", "describe_row", "load_index", "load_log", "log_digest", "published_in", "single_process"]
