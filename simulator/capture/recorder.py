@@ -11,8 +11,9 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
+from simulator.capture.facts import Facts
 from simulator.capture.messages import BARRIERS, MADE, MESSAGES, SENT, WAITS, message_of
-from simulator.capture.operators import WHOLE, Facts, describe
+from simulator.capture.operators import WHOLE, describe
 from simulator.capture.record import Event
 from simulator.capture.storages import Storages
 from simulator.capture.streams import Streams
@@ -184,25 +185,25 @@ class Recorder:
         read = [t for key, tensors in found.items() if key != "out" for t in tensors]
         first = {id(t): number for number, t in reversed(list(enumerate(read)))}
         again = [self.facts(t) for number, t in enumerate(read) if first[id(t)] != number]
-        work = describe(name, named, fresh, [self.facts(t) for t in written], again)
-        if not work.known:
-            self.unknown[name] += 1
         if name == "aten.embedding" and phase == "forward":
             self.tokens[int(named["weight"].shape[0])] += self._count(named["indices"])
-        number = self._add(
-            name,
-            phase,
-            work.work,
-            self.streams.current,
-            touched,
-            shape=work.shape,
-            call=write_call(work.call),
-            dtype=work.dtype,
-            flops=work.flops,
-            read=work.read,
-            written=work.written,
-            launches=work.launches,
-        )
+        number = len(self.events)
+        for work in describe(name, named, fresh, [self.facts(t) for t in written], again):
+            self.unknown.update([] if work.known else [name])
+            number = self._add(
+                name,
+                phase,
+                work.work,
+                self.streams.current,
+                touched,
+                shape=work.shape,
+                call=write_call(work.call),
+                dtype=work.dtype,
+                flops=work.flops,
+                read=work.read,
+                written=work.written,
+                launches=work.launches,
+            )
         self.storages.meet(outputs, number)
         self.storages.write([*outputs, *written], number)
         if name in _FILLS:
