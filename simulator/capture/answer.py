@@ -156,6 +156,6 @@ def _doubts(captures: Sequence[Capture]) -> list[Section]:
     lines = [f"{name} ran {count} times: of no known kind, taken as memory traffic" for name, count in unknown.items()]
     waits = max(sum(event.name == "host reads" for event in each.events) for each in captures)
     if waits:
-        lines.append(f"the host waits for the device {waits} times in a step")
+        lines.append(f"the host waits for the device {'once' if waits == 1 else f'{waits} times'} in a step")
     lines += dict.fromkeys(text for each in captures for text in each.notes)
     return [Section(title="to know", lines=tuple(lines))] if lines else []

@@ -42,7 +42,7 @@ def headline(prediction: Prediction, name: str) -> Section:
     p, facts = prediction, prediction.provenance
     flops = f"{show(p.model_flops_per_gpu, 'FLOP/s')} per GPU, MFU {percent(p.mfu)}, HFU {percent(p.hfu)}"
     if max(p.mfu, p.hfu) > 1.0:
-        flops += " (scores counted in full that masks and windows spare)"
+        flops += " (scores that masks and windows spare, and products that Winograd's tiles spare, count in full)"
     if not p.model_flops:
         flops = "FLOP not known"
     kernels = "" if p.workload.unit == "image" else f"attention {facts.get('attention')}, "

@@ -6,7 +6,11 @@ import pytest
 
 from simulator.capture.facts import Facts
 from simulator.capture.operators import Work, describe
+from simulator.capture.program import captured_program
+from simulator.capture.record import Capture, Event, Group
+from simulator.hardware.cluster import load_cluster
 from simulator.program.calls import Convolved, Product
+from simulator.simulation import simulate_program
 
 
 def tensor(*shape: int) -> Facts:
@@ -69,3 +73,21 @@ def test_channels_in_groups_are_products_beside_each_other() -> None:
 
     assert (64, 128, 1, 9) == forward.shape
     assert {forward.flops} == {one.flops for one in backward}
+
+
+def test_products_in_tf32_run_in_fp32_where_a_gpu_has_no_such_units() -> None:
+    """What PyTorch does on a V100 that is allowed tf32; the answer says so."""
+    recorded = Event(
+        name="aten.mm", path="layers.0", phase="forward", stream=0, work="gemm", call="TN", dtype="tf32",
+        shape=(1, 4096, 4096, 4096), flops=2.0 * 4096**3, read=1e8, written=1e8,
+    )  # fmt: skip
+    group = Group(name="", ranks=(0,))
+    captured = Capture(
+        script="train.py", world=1, rank=0, versions={}, events=(recorded,), storages=(), groups=(group,)
+    )
+    program = captured_program(captured)
+    volta, ampere = (simulate_program(program, load_cluster(name, 1)) for name in ("v100_dgx1", "dgx_a100"))
+
+    assert 2.0 * 4096**3 / volta.step_time < 16e12, "the peak of fp32"
+    assert ["products in tf32 run in fp32, for v100_32gb_sxm2 has no tf32"] == volta.provenance["assumptions"]
+    assert [] == ampere.provenance["assumptions"]
