@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -310,8 +311,24 @@ def test_a_program_needs_a_cluster_and_takes_no_settings_of_a_job(dtsim: Dtsim, 
     code, _, said = dtsim("run", str(path))
     assert (2, True) == (code, "--cluster" in said)
     code, _, said = dtsim("run", str(path), "--cluster", "dgx_h100", "--set", "plan.tensor_parallel=2")
-    assert (2, True) == (code, "--set" in said)
-    assert 0 == dtsim("run", str(path), "--cluster", "dgx_h100")[0]
+    assert (2, True) == (code, "cluster.nics" in said)
+    h100, a100 = (
+        json.loads(dtsim("run", str(path), "--cluster", "dgx_h100", "--json", *more)[1])["step_time_s"]["value"]
+        for more in ((), ("--set", "cluster.gpu=a100_80gb_sxm"))
+    )
+    assert h100 < a100
+
+
+@pytest.mark.parametrize("verb", [("explain",), ("compare",), ("search",), ("goodput",), ("export", "megatron")])
+def test_a_program_in_place_of_a_job_is_known_for_one(dtsim: Dtsim, tmp_path: Path, verb: tuple[str, ...]) -> None:
+    path = tmp_path / "step.program"
+    path.write_text(render_text(captured_program(step(event()))))
+    code, _, said = dtsim(*verb, str(path))
+
+    assert 2 == code
+    assert (
+        f"is a program: what happens in a step, without a plan to change. Way out: dtsim run {path} --cluster C" in said
+    )
 
 
 @pytest.mark.parametrize(
