@@ -20,7 +20,7 @@ from simulator.cli.options import (
     run_own_schedules,
     words,
 )
-from simulator.cli.output import claim_table, note, print_answer, save_table, tell_compiling, wrote
+from simulator.cli.output import check_some, claim_table, note, print_answer, save_table, tell_compiling, wrote
 from simulator.errors import SpecError, UnknownNameError
 from simulator.report.picture import check_picture
 
@@ -124,6 +124,7 @@ def command(
         _scale((job, model, cluster), asked, numbers("--gpus", gpus), mode or "strong", engine, plot, output, as_json)
         return
     comparison = compare(job, asked, model=model, cluster=cluster, engine=engine)
+    could, rows = len(comparison.predicted), len(comparison.rows)
     comparison = comparison.fitting() if only else comparison
     comparison = comparison.sorted_by(sort) if sort else comparison
     save_table(comparison, output)
@@ -140,6 +141,7 @@ def command(
 
         wrote(plot_schedules(comparison.predicted, figure, comparison.title))
     print_answer(comparison, "compare", as_json)
+    check_some(could, rows, "variants")
 
 
 def _say_no_plan(job: Job, asked: list[str]) -> None:
@@ -191,6 +193,7 @@ def _scale(
         ]
         wrote(plot_scaling(curves, plot, f"{found.name}, {found.mode} scaling"))
     print_answer(found, "scaling", as_json)
+    check_some(sum(len(c.predicted) for c in found.curves), sum(len(c.points) for c in found.curves), "points")
 
 
 def latency_points(texts: list[str]) -> list[float]:

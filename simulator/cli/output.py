@@ -27,6 +27,7 @@ __all__ = [
     "TRACE",
     "check_ending",
     "check_job_file",
+    "check_some",
     "claim",
     "claim_table",
     "compile_cache_of",
@@ -90,6 +91,20 @@ def print_answer(found: Told, kind: str, as_json: bool) -> None:
         print_json(found.to_dict(), kind)
     else:
         print_sections(found.sections())
+
+
+def check_some(could: int, asked: int, what: str) -> None:
+    """Refuse, behind an answer that is already printed, what nothing of which could be.
+
+    Args:
+        could: how many could.
+        what: what there are several of, such as "points".
+
+    Raises:
+        SpecError: none could.
+    """
+    if asked and not could:
+        raise SpecError(f"none of the {asked:,} {what} can be; the answer says why")
 
 
 def line_width() -> int | None:

@@ -8,7 +8,16 @@ import typer
 
 from simulator.cli import completion
 from simulator.cli.options import ForceOption, JsonOption, run_own_schedules, words
-from simulator.cli.output import claim, claim_table, json_text, line_width, save_table, tell_compiling, wrote
+from simulator.cli.output import (
+    check_some,
+    claim,
+    claim_table,
+    json_text,
+    line_width,
+    save_table,
+    tell_compiling,
+    wrote,
+)
 from simulator.errors import PlanError, SpecError, UnknownNameError
 from simulator.specs import write_text
 
@@ -101,6 +110,7 @@ def command(
         table = schedule_table(_names(names), shape, *times, transfer=transfer, engine=engine)
         runs = [(_title(one), one.program, one.trace) for one in table.figures]
         _give(table, _side_by_side(table) if form == "ascii" else "", runs, form, output, engine, "schedules")
+        check_some(len(table.figures), len(table.figures) + len(table.refused), "schedules")
     else:
         from simulator.studies.schedule_figures import schedule_figures
 

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from simulator.cli.options import ForceOption, JsonOption, TableOption
-from simulator.cli.output import INTERRUPTED, claim_table, print_answer, save_table, telling, wrote
+from simulator.cli.output import INTERRUPTED, check_some, claim_table, print_answer, save_table, telling, wrote
 from simulator.errors import SpecError
 from simulator.report.picture import check_picture
 
@@ -58,3 +58,4 @@ def command(
         print_answer(found, "sweep", as_json)
     if found.stopped:
         raise typer.Exit(INTERRUPTED)
+    check_some(found.counts.get("ok", 0) + found.counts.get("failed", 0), the_study.size, "points")
