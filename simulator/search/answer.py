@@ -16,6 +16,7 @@ from simulator.report.table import Section, Table, amount, percent, set_options
 from simulator.search.candidate import OBJECTIVE_WORDS, Candidate, shown
 from simulator.search.choices import Choice
 from simulator.search.defaults import repeated
+from simulator.search.job_text import found_text
 from simulator.search.ledger import Ledger, Noted
 from simulator.search.space import Space, setting_value, with_batch, with_replicas
 from simulator.search.split import BALANCED
@@ -199,6 +200,7 @@ class Answer(Tabular):
             "best": [one.to_dict() for one in self.best[: self.top]],
             "ties": [one.point.number for one in self.ties],
             "chosen": chosen.to_dict() if chosen else None,
+            "job_file": found_text(self.space.job_of(chosen.point), chosen.settings) if chosen else None,
             "pareto": [one.to_dict() for one in self.pareto],
             "choices": [
                 {
