@@ -174,9 +174,7 @@ ANSWERS = {
             "ties": Key("list", "the `number` of each plan that nobody can tell from the best"),
             "chosen": Key("table?", "the one of them to take"),
             "job_file": Key("text?", _FOUND),
-            "pareto": Key(
-                "list", "plans that fit, simulated, that none of these beats in time, memory, GPUs and price"
-            ),
+            "pareto": Key("list", "plans simulated that fit; none beats another in time, memory, GPUs and price"),
             "choices": Key("list", "what every value of every field costs"),
             "sensitivity": _more(
                 "table",

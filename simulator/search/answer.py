@@ -202,23 +202,7 @@ class Answer(Tabular):
             "chosen": chosen.to_dict() if chosen else None,
             "job_file": found_text(self.space.job_of(chosen.point), chosen.settings) if chosen else None,
             "pareto": [one.to_dict() for one in self.pareto],
-            "choices": [
-                {
-                    "field": c.field,
-                    "value": c.value,
-                    "plans": c.plans,
-                    "refused": c.refused,
-                    "memory": c.memory,
-                    "over": c.over,
-                    "bound": c.bounded,
-                    "at_most": c.most,
-                    "open": c.open,
-                    "reason": c.reason or None,
-                    "settings": list(c.best.settings) if c.best else None,
-                    "step_time_s": c.best.step_time if c.best else None,
-                }
-                for c in self.choices
-            ],
+            "choices": [choice.to_dict() for choice in self.choices],
             "provenance": {
                 "version": __version__,
                 "proves": self.proves if self.proven else "nothing: another plan may be better",
