@@ -206,6 +206,7 @@ class Answer(Tabular):
             "provenance": {
                 "version": __version__,
                 "proves": self.proves if self.proven else "nothing: another plan may be better",
+                "assumptions": list(self.space.job.assumptions),
             },
         }
 

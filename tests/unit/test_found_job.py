@@ -56,3 +56,8 @@ def test_a_job_found_on_another_cluster_has_its_name(dtsim: Dtsim) -> None:
     )
     answer = json.loads(dtsim("search", *asked.split(), "--json")[1])
     assert 'name = "gpt3_1_3b on h100_x8"\n' in answer["job_file"]
+
+
+def test_what_was_assumed_of_the_work_is_said(dtsim: Dtsim) -> None:
+    said = json.loads(dtsim("search", "--model", "gpt3_1_3b", "--cluster", "h100_x8", "--range", "tp=1,2", "--json")[1])
+    assert any("global_batch_size = " in one for one in said["provenance"]["assumptions"])
