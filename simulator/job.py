@@ -316,6 +316,8 @@ def make_job(data: Mapping[str, Any], place: str, name: str, given: Collection[t
     assumptions: list[str] = []
     model = _model(spec, place, given)
     OPTIMIZERS.get(spec.workload.optimizer)
+    if spec.reliability is not None:
+        spec.reliability.resolved()  # of a fleet that nobody knows every verb says so
     cluster = _cluster(spec, assumptions, given)
     cluster = replace(cluster, parts=cluster.parts + spec.cluster.parts)
     length = spec.workload.sequence_length
