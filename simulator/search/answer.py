@@ -231,6 +231,7 @@ class Answer(Tabular):
                 *self._work(),
                 f"least {OBJECTIVE_WORDS[self.objective]} of those that fit {need}",
                 self.counts,
+                *self._most_often(),
                 proof,
                 *(
                     f"{field}: {', '.join('-' if v is None else setting_value(v) for v in values)}"
@@ -239,6 +240,12 @@ class Answer(Tabular):
                 *self._left_out(),
             ),
         )
+
+    def _most_often(self) -> list[str]:
+        """Why plans of ranges that somebody gave are refused; a default space is offered, and refuses many by its nature."""
+        told = self.space.offered or not (self.best or self.nearest)  # below, where no plan was simulated
+        usual = "" if told else self._usual_refusal
+        return [f"refused most often: {usual}"] if usual else []
 
     def _work(self) -> list[str]:
         """What all plans have in common of the work and the machine."""
