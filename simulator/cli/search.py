@@ -148,7 +148,7 @@ def command(
         {f: getattr(_plan_of(like), f.partition(".")[2]) for f in space.ranges if f.startswith("plan.")} if like else {}
     )
     tell_compiling()
-    with telling() as tell:
+    with telling(steady=True) as tell:
         answer = search(
             space,
             strategy=next(s for s in (strategy, said.strategy, "exact") if s is not None),
@@ -249,7 +249,7 @@ def _sensitivity(answer: Answer, chosen: Candidate, path: str) -> Sensitivity:
     from simulator.search.candidate import OBJECTIVE_WORDS
     from simulator.studies.sensitivity import sensitivity
 
-    with telling() as tell:
+    with telling(steady=True) as tell:
         found = sensitivity(answer.space, chosen, answer.probability, tell, answer.objective)
     objective = answer.objective
     worlds = [(world.name, world.best.value(objective), world.regret) for world in found.worlds if world.best]

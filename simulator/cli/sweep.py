@@ -47,7 +47,7 @@ def command(
     wanted = len(os.sched_getaffinity(0)) if processes is None else processes
     crew = cluster_crew(scheduler) if scheduler else local_crew(wanted, the_study.size)
     with Journal(results, fresh=force and not resume) as journal:
-        with telling() as tell:
+        with telling(steady=True) as tell:
             found = run_sweep(the_study, journal, crew, tell)
         if found.counts:
             save_table(found, str(path))
