@@ -249,7 +249,7 @@ def _sensitivity(answer: Answer, chosen: Candidate, path: str) -> Sensitivity:
     from simulator.search.candidate import OBJECTIVE_WORDS
     from simulator.studies.sensitivity import sensitivity
 
-    with telling(steady=True) as tell:
+    with telling() as tell:
         found = sensitivity(answer.space, chosen, answer.probability, tell, answer.objective)
     objective = answer.objective
     worlds = [(world.name, world.best.value(objective), world.regret) for world in found.worlds if world.best]
