@@ -90,6 +90,7 @@ def read_job(
     if job is not None and (model or cluster) and not is_foreign(job):
         if "." in job and not os.path.exists(os.path.expanduser(job)):
             raise SpecError(f"{job[:200]}: no such file")
+        load_any_job(job)  # what is no job at all says so
         raise SpecError(
             "a job is named by JOB or by --model and --cluster, but both were given. To change the model of a job: "
             "--set workload.model=NAME; its cluster: --set cluster.name=NAME"

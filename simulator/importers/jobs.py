@@ -65,6 +65,8 @@ def import_file(path: str | Path, way: str = "dtsim init writes a job file to fi
                 f"{document.place}: is a program: what happens in a step, without a plan to change. Way out: dtsim run "
                 f"{shlex.quote(document.place)} --cluster C; for other plans, dtsim import torch FILE.py:BUILD makes a model"
             )
+        if document.suffix == ".py":
+            way = f"dtsim capture {shlex.quote(document.place)} records a step of your own code"
         raise SpecError(
             f"{document.place}: is of none of the {len(IMPORTERS.members)} formats that are known here (dtsim list importers). "
             f"Way out: {way}"
