@@ -159,8 +159,14 @@ def load_job(name: str | Path, settings: Iterable[str] = ()) -> Job:
     """
     path = _job_file(name_of(name))
     settings = _read_settings(settings)
-    data = apply_settings(read_toml(path), settings)
-    return make_job(data, str(path), Path(path).stem, _keys(settings))
+    data = read_toml(path)
+    if "layers" in data and not {"workload", "cluster"} & data.keys():
+        raise _is_model(str(name))
+    return make_job(apply_settings(data, settings), str(path), Path(path).stem, _keys(settings))
+
+
+def _is_model(name: str) -> SpecError:
+    return SpecError(f"{name!r} is a model, not a job. Way out: --model {name} --cluster NAME in its place")
 
 
 def _job_file(name: str) -> Path:
@@ -172,9 +178,7 @@ def _job_file(name: str) -> Path:
         except SimulatorError:
             pass
         else:
-            raise SpecError(
-                f"{name!r} is a model, not a job. Way out: --model {name} --cluster NAME in its place"
-            ) from None
+            raise _is_model(name) from None
         raise
 
 
@@ -316,6 +320,7 @@ def make_job(data: Mapping[str, Any], place: str, name: str, given: Collection[t
     assumptions: list[str] = []
     model = _model(spec, place, given)
     OPTIMIZERS.get(spec.workload.optimizer)
+    (spec.reliability or Reliability()).resolved()  # of a fleet that nobody knows every verb says so
     cluster = _cluster(spec, assumptions, given)
     cluster = replace(cluster, parts=cluster.parts + spec.cluster.parts)
     length = spec.workload.sequence_length

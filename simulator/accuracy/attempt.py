@@ -6,12 +6,10 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any
 
-from pydantic import ValidationError
-
 from simulator.accuracy.scores import OUT_OF_MEMORY, Outcome
 from simulator.errors import SimulatorError
 from simulator.importers.table.row_simulation import RowSimulation, row_simulations
-from simulator.importers.table.rows import CannotPlace, Row, first_of, text
+from simulator.importers.table.rows import CannotPlace, Row, text
 from simulator.plan.framework import load_framework
 from simulator.plan.plan import Plan
 from simulator.report.prediction import Prediction
@@ -141,8 +139,6 @@ def predict(placed: RowSimulation) -> tuple[Prediction, tuple[str, ...]]:
             prediction = simulate(placed.workload, plan, placed.cluster)
         except SimulatorError as error:
             raise CannotPlace(str(error)) from None
-        except ValidationError as error:
-            raise CannotPlace(first_of(error)) from None
         if may_fit(prediction):
             break
     if placed.recompute is None:

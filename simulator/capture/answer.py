@@ -111,8 +111,8 @@ def describe_capture(captures: Sequence[Capture], program: Program) -> list[Sect
             title=f"{capture.script}: one step of {who} of {capture.world:,} ({axes})",
             lines=(
                 f"{count:,} operators in {program.size:,} rows of {len(program.items):,} kinds; "
-                f"{sum(each.parameters for each in captures):,} parameters on {'this rank' if one else 'these ranks'}; "
-                f"{program.tokens:,} tokens on all ranks",
+                f"{sum(each.parameters for each in captures):,} parameters on {'this rank' if one else 'these ranks'}"
+                + (f"; {program.tokens:,} tokens on all ranks" if program.tokens else ""),
             ),
         ),
         *(section for each in captures for section in _described(each, "" if one else f" of rank {each.rank}")),
@@ -127,13 +127,11 @@ def _described(capture: Capture, whose: str) -> list[Section]:
         (phase, str(sum(e.phase == phase and not e.communicates for e in capture.events)), show(size, "FLOP"))
         for phase, size in answer["flops"].items()
     )
-    messages = tuple(
-        (
-            c["phase"], c["kind"], f"{c['group'] or 'unnamed'} ({c['ranks']})", show(c["message_bytes"], "B"), c["dtype"],
-            str(c["count"]),
-        )
-        for c in answer["collectives"]
-    )  # fmt: skip
+    sent: Counter[tuple[str, ...]] = Counter()
+    for c in answer["collectives"]:
+        group = f"{c['group'] or 'unnamed'} ({c['ranks']})"
+        sent[(c["phase"], c["kind"], group, show(c["message_bytes"], "B"), c["dtype"])] += c["count"]
+    messages = tuple((*key, str(count)) for key, count in sent.items())
     headings = ("phase", "kind", "group", "message", "type", "times")
     peak = tuple((name, show(size, "B")) for name, size in answer["peak_bytes"].items())
     return [
@@ -156,6 +154,6 @@ def _doubts(captures: Sequence[Capture]) -> list[Section]:
     lines = [f"{name} ran {count} times: of no known kind, taken as memory traffic" for name, count in unknown.items()]
     waits = max(sum(event.name == "host reads" for event in each.events) for each in captures)
     if waits:
-        lines.append(f"the host waits for the device {waits} times in a step")
+        lines.append(f"the host waits for the device {'once' if waits == 1 else f'{waits} times'} in a step")
     lines += dict.fromkeys(text for each in captures for text in each.notes)
     return [Section(title="to know", lines=tuple(lines))] if lines else []

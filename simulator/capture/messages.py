@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from simulator.capture.operators import tensors_in
+from simulator.capture.facts import tensors_in
 
 __all__ = ["BARRIERS", "MADE", "MESSAGES", "SENT", "WAITS", "message_of"]
 

@@ -8,32 +8,19 @@ from __future__ import annotations
 import math
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from simulator.capture.convolutions import Shaped, convolution, convolution_gradients
+from simulator.capture.facts import Facts, tensors_in
 from simulator.plan.values import sdpa_of
 from simulator.program.calls import STREAM, AttentionCall, Call, Product, Traffic
 
-__all__ = ["WHOLE", "Facts", "Work", "describe", "tensors_in"]
+__all__ = ["WHOLE", "Work", "describe"]
 
 WHOLE = {"aten::to", "aten::reshape", "aten::contiguous", "aten::flatten"}
 """Operators written in others, which come whole where autograd is not in between: they are taken apart."""
-
-
-@dataclass(frozen=True, slots=True)
-class Facts:
-    """A tensor: its shape, strides (in elements), number format as we name it, and bytes of an element."""
-
-    shape: tuple[int, ...]
-    stride: tuple[int, ...]
-    dtype: str
-    element: int
-
-    @property
-    def bytes(self) -> float:
-        """Memory that reading it touches: an expanded dimension is read once."""
-        return float(self.element * math.prod(n for n, s in zip(self.shape, self.stride, strict=True) if s))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,8 +51,8 @@ def describe(
     outputs: Sequence[Facts],
     written: Sequence[Facts] = (),
     again: Sequence[Facts] = (),
-) -> Work:
-    """Return what an operator does.
+) -> list[Work]:
+    """Return what an operator does: of several products (a convolution's gradients) one after the other.
 
     Args:
         name: without its overload, such as `aten.mm`.
@@ -75,7 +62,7 @@ def describe(
         again: arguments that it has been given before, which are read once.
 
     >>> a, b = Facts((4, 8), (8, 1), "bf16", 2), Facts((8, 6), (1, 8), "bf16", 2)
-    >>> work = describe("aten.mm", {"self": a, "mat2": b}, [Facts((4, 6), (6, 1), "bf16", 2)])
+    >>> (work,) = describe("aten.mm", {"self": a, "mat2": b}, [Facts((4, 6), (6, 1), "bf16", 2)])
     >>> work.shape, work.call, work.flops, work.read, work.written
     ((1, 4, 6, 8), Product(order='TN'), 384.0, 160.0, 48.0)
     """
@@ -87,15 +74,17 @@ def describe(
     dtype = first.dtype if first else "fp32"
     product = _PRODUCTS.get(name)
     if product is not None:
-        return _product(product(arguments, outputs), moved)
+        return [_product(product(arguments, outputs), moved)]
+    if name == "aten.convolution_backward":
+        return _gradients(arguments)
     direction = _direction(space, short)
     if direction and isinstance(arguments.get(_QUERY.get(space, "query")), Facts):
-        return _attention(arguments, _QUERY.get(space, "query"), direction, moved)
+        return [_attention(arguments, _QUERY.get(space, "query"), direction, moved)]
     launches = _list_kernels(short, arguments) if short.startswith("_foreach_") or short.startswith("_fused_") else 1
     access = _ACCESS.get(short.rstrip("_")) or _walk(short, list(tensors_in(arguments)), [*outputs, *written])
     moved = _touched(short, arguments, outputs) or moved
     known = space in _KNOWN_SPACES
-    return Work(
+    work = Work(
         work="memory_bound",
         call=Traffic(access),
         dtype=dtype,
@@ -104,18 +93,7 @@ def describe(
         read=moved.read,
         written=moved.written,
     )
-
-
-def tensors_in(value: Any) -> Iterator[Facts]:
-    """Yield the tensors of arguments, in order."""
-    if isinstance(value, Facts):
-        yield value
-    elif isinstance(value, Mapping):
-        for inner in value.values():
-            yield from tensors_in(inner)
-    elif isinstance(value, list | tuple):
-        for inner in value:
-            yield from tensors_in(inner)
+    return [work]
 
 
 def _touched(short: str, arguments: Mapping[str, Any], outputs: Sequence[Facts]) -> Moved | None:
@@ -150,15 +128,13 @@ _PICKS = ("nll_loss_forward", "nll_loss_backward", "nll_loss2d_forward", "nll_lo
 
 # ---- products ----
 
-_Shape = tuple[int, int, int, int]
 
-
-def _matrix(left: Facts, right: Facts) -> tuple[_Shape, str, str]:
+def _matrix(left: Facts, right: Facts) -> Shaped:
     """Shape, order and format of a product of two matrices, or of stacks of them."""
     batch = left.shape[0] if len(left.shape) == 3 else 1
     m, k = left.shape[-2:]
     n = right.shape[-1]
-    return (batch, m, n, k), _order(left, right), left.dtype
+    return (batch, m, n, k), Product(_order(left, right)), left.dtype
 
 
 def _order(left: Facts, right: Facts) -> str:
@@ -173,42 +149,25 @@ def _transposed(matrix: Facts) -> bool:
     return matrix.stride[-1] != 1 and matrix.stride[-2] == 1 and (rows, columns) != (1, 1)
 
 
-def _named(*names: str) -> Callable[[Mapping[str, Any], Sequence[Facts]], list[tuple[_Shape, str, str]]]:
-    def product(arguments: Mapping[str, Any], outputs: Sequence[Facts]) -> list[tuple[_Shape, str, str]]:
+def _named(*names: str) -> Callable[[Mapping[str, Any], Sequence[Facts]], Shaped]:
+    def product(arguments: Mapping[str, Any], outputs: Sequence[Facts]) -> Shaped:
         left, right = (arguments[name] for name in names)
-        return [_matrix(left, right)]
+        return _matrix(left, right)
 
     return product
 
 
-def _convolution(arguments: Mapping[str, Any], outputs: Sequence[Facts]) -> list[tuple[_Shape, str, str]]:
-    """A convolution as the product that it is: every output position times the kernel."""
-    weight, groups = arguments["weight"], int(arguments.get("groups", 1))
-    places = math.prod(outputs[0].shape) // max(1, outputs[0].shape[1])
-    return [((groups, places, weight.shape[0] // groups, math.prod(weight.shape[1:])), "TN", weight.dtype)]
-
-
-def _convolution_backward(arguments: Mapping[str, Any], outputs: Sequence[Facts]) -> list[tuple[_Shape, str, str]]:
-    """The input's and the weight's gradients, as far as they are asked for."""
-    weight, gradient = arguments["weight"], arguments["grad_output"]
-    groups, asked = int(arguments.get("groups", 1)), list(arguments.get("output_mask", (True, True)))
-    places = math.prod(gradient.shape) // max(1, gradient.shape[1])
-    n, k = weight.shape[0] // groups, math.prod(weight.shape[1:])
-    both = [((groups, places, k, n), "NN", weight.dtype), ((groups, n, k, places), "NT", weight.dtype)]
-    return [one for one, wanted in zip(both, asked, strict=False) if wanted]
-
-
-def _grouped(arguments: Mapping[str, Any], outputs: Sequence[Facts]) -> list[tuple[_Shape, str, str]]:
+def _grouped(arguments: Mapping[str, Any], outputs: Sequence[Facts]) -> Shaped:
     """Products of experts: rows are dealt out evenly, for how many each gets is not known without running."""
     left, right = arguments["self"], arguments["mat2"]
     if len(right.shape) == 3:
         experts, k, n = right.shape
-        return [((experts, max(1, left.shape[0] // experts), n, k), _order(left, right), left.dtype)]
+        return (experts, max(1, left.shape[0] // experts), n, k), Product(_order(left, right)), left.dtype
     experts = outputs[0].shape[0]
-    return [((experts, left.shape[0], right.shape[1], max(1, left.shape[1] // experts)), "NT", left.dtype)]
+    return (experts, left.shape[0], right.shape[1], max(1, left.shape[1] // experts)), Product("NT"), left.dtype
 
 
-_PRODUCTS: dict[str, Callable[[Mapping[str, Any], Sequence[Facts]], list[tuple[_Shape, str, str]]]] = {
+_PRODUCTS: dict[str, Callable[[Mapping[str, Any], Sequence[Facts]], Shaped]] = {
     "aten.mm": _named("self", "mat2"),
     "aten.bmm": _named("self", "mat2"),
     "aten.addmm": _named("mat1", "mat2"),
@@ -219,28 +178,30 @@ _PRODUCTS: dict[str, Callable[[Mapping[str, Any], Sequence[Facts]], list[tuple[_
     "aten._scaled_mm": _named("self", "mat2"),
     "aten._grouped_mm": _grouped,
     "aten._scaled_grouped_mm": _grouped,
-    "aten.convolution": _convolution,
-    "aten.convolution_backward": _convolution_backward,
+    "aten.convolution": convolution,
 }
-"""Operator -> its products: shape (batch, m, n, k), order of operands and number format."""
+"""Operator -> its product."""
 
 
-def _product(products: list[tuple[_Shape, str, str]], moved: Moved) -> Work:
-    """One row: of several products (a convolution's backward) the first with the FLOP of all."""
-    if not products:
-        return Work(work="memory_bound", dtype="fp32", read=moved.read, written=moved.written)
-    shape, order, dtype = products[0]
-    flops = sum(2.0 * math.prod(shape) for shape, _, _ in products)
-    return Work(
-        work="gemm",
-        shape=shape,
-        call=Product(order),
-        dtype=dtype,
-        flops=flops,
-        launches=len(products),
-        read=moved.read,
-        written=moved.written,
-    )
+def _product(product: Shaped, moved: Moved) -> Work:
+    shape, call, dtype = product
+    flops = 2.0 * math.prod(shape)
+    return Work(work="gemm", shape=shape, call=call, dtype=dtype, flops=flops, read=moved.read, written=moved.written)
+
+
+def _gradients(arguments: Mapping[str, Any]) -> list[Work]:
+    """The gradients of a convolution, that of its bias a sum over positions."""
+    made = [
+        _product(product, Moved(sum(t.bytes for t in read), written.bytes))
+        for product, read, written in convolution_gradients(arguments)
+    ]
+    gradient = arguments["grad_output"]
+    if tuple(arguments.get("output_mask", ()))[2:] == (True,):
+        bias = float(gradient.shape[1] * gradient.element)
+        made.append(
+            Work(work="memory_bound", call=Traffic("plain"), dtype=gradient.dtype, read=gradient.bytes, written=bias)
+        )
+    return made
 
 
 # ---- attention ----

@@ -11,8 +11,9 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
+from simulator.capture.facts import Facts
 from simulator.capture.messages import BARRIERS, MADE, MESSAGES, SENT, WAITS, message_of
-from simulator.capture.operators import WHOLE, Facts, describe
+from simulator.capture.operators import WHOLE, Work, describe
 from simulator.capture.record import Event
 from simulator.capture.storages import Storages
 from simulator.capture.streams import Streams
@@ -184,31 +185,46 @@ class Recorder:
         read = [t for key, tensors in found.items() if key != "out" for t in tensors]
         first = {id(t): number for number, t in reversed(list(enumerate(read)))}
         again = [self.facts(t) for number, t in enumerate(read) if first[id(t)] != number]
-        work = describe(name, named, fresh, [self.facts(t) for t in written], again)
-        if not work.known:
-            self.unknown[name] += 1
         if name == "aten.embedding" and phase == "forward":
             self.tokens[int(named["weight"].shape[0])] += self._count(named["indices"])
-        number = self._add(
-            name,
-            phase,
-            work.work,
-            self.streams.current,
-            touched,
-            shape=work.shape,
-            call=write_call(work.call),
-            dtype=work.dtype,
-            flops=work.flops,
-            read=work.read,
-            written=work.written,
-            launches=work.launches,
-        )
+        number = len(self.events)
+        for work in describe(name, named, fresh, [self.facts(t) for t in written], again):
+            self.unknown.update([] if work.known else [name])
+            number = self._add(
+                name,
+                phase,
+                work.work,
+                self.streams.current,
+                touched,
+                shape=work.shape,
+                call=write_call(work.call),
+                dtype=self._multiplied_in(name, work),
+                flops=work.flops,
+                read=work.read,
+                written=work.written,
+                launches=work.launches,
+            )
         self.storages.meet(outputs, number)
         self.storages.write([*outputs, *written], number)
         if name in _FILLS:
             self.storages.fill(outputs, float(named.get("fill_value", _FILLS[name])))
         if name in _UNPACKS:
             self.storages.unpacked(touched, written)
+
+    def _multiplied_in(self, name: str, work: Work) -> str:
+        """The format of a kernel: products of fp32 numbers in tf32 where the script lets a GPU do so (torch.backends), as PyTorch by
+        itself lets convolutions."""
+        if work.work != "gemm" or work.dtype != "fp32":
+            return work.dtype
+        backends = self.torch.backends
+        leave = backends.cudnn if name.startswith("aten.convolution") else backends.cuda.matmul
+        newer = getattr(leave, "conv", leave)
+        allowed = newer.fp32_precision == "tf32" if hasattr(newer, "fp32_precision") else leave.allow_tf32
+        if allowed:
+            self.assume(
+                "products in fp32 that the script lets a GPU do in tf32 are (torch.backends; convolutions unless it says no)"
+            )
+        return "tf32" if allowed else "fp32"
 
     def _add(self, name: str, phase: str, work: str, stream: int, touched: list[Any], **more: Any) -> int:
         """Write an event down behind what wrote the tensors that it touches; returns its number.
@@ -304,7 +320,9 @@ class Recorder:
         if not self.storages.on_host(tensor):
             self.wait_of_host(tensor)
             if filled is None:
-                self.assume(f"a number read from the device is taken as 1 at {place_in_script()}")
+                self.assume(
+                    f"a number read from the device is taken as 1, a truth value as False, at {place_in_script()}"
+                )
         if name != "aten._local_scalar_dense" and name != "aten.item":
             return False
         if tensor.dtype == self.torch.bool:

@@ -20,6 +20,7 @@ def _more(type_: str, doc: str) -> Key:
 _TIME = Key("table", "`value`, and `low` and `high` of the 80 % band [s]")
 _BREAKDOWN = Key("table", "seconds by account, mean over ranks; they sum to the step")
 _JOB = Key("text", "its name")
+_FOUND = "that plan with all that it was found for, as the text of a job file; null without one, or where a file cannot hold the job"
 _LARGEST = Key("table", "what stands at the peak of the fullest rank: named tensors with their bytes")
 _BUBBLE = Key("number", "part of the time in which ranks wait for the pipeline")
 _OVERHEAD = Key("number", "the same idle time over the rest")
@@ -172,9 +173,8 @@ ANSWERS = {
             "best": Key("list", "the best plans"),
             "ties": Key("list", "the `number` of each plan that nobody can tell from the best"),
             "chosen": Key("table?", "the one of them to take"),
-            "pareto": Key(
-                "list", "plans that fit, simulated, that none of these beats in time, memory, GPUs and price"
-            ),
+            "job_file": Key("text?", _FOUND),
+            "pareto": Key("list", "plans simulated that fit; none beats another in time, memory, GPUs and price"),
             "choices": Key("list", "what every value of every field costs"),
             "sensitivity": _more(
                 "table",
@@ -190,6 +190,7 @@ ANSWERS = {
             "answer": Key("whole?", "how many; null where nothing fits"),
             "parameters": Key("whole?", "of the model that fits"),
             "plan": Key("table?", "the quickest plan that fits, as in `search`"),
+            "job_file": Key("text?", _FOUND),
             "evaluations": Key("whole", "calls of simulate()"),
             "looked": Key("whole", "plans whose bounds were found"),
             "reason": Key("text?", "why nothing fits"),

@@ -41,7 +41,7 @@ VERBS = {
     "advise": "Say which way to train in parallel suits a model and a machine, and why.",
     "sweep": "Simulate every point of a study, here or on a cluster; results outlive a kill.",
     "goodput": "Simulate a whole run: failures, checkpoints, days, money, energy.",
-    "compare": "Put schedules, ZeRO stages or any setting side by side.",
+    "compare": "Put jobs, schedules, ZeRO stages or any setting side by side.",
     "collective": "Time one collective on a cluster.",
     "layout": "Derive the collectives of tensors laid on a mesh, by hand or by propagation.",
     "plan": "Let published planners place or cut a graph of costs, or divide a layer; each with its gap.",

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from simulator.cli.options import ForceOption, JsonOption, TableOption, quantity, words
+from simulator.cli.options import ForceOption, JsonOption, TableOption, cluster_changes, quantity, words
 from simulator.cli.output import claim_table, print_json, print_sections, save_table, wrote
 from simulator.errors import SpecError
 from simulator.report.picture import check_picture
@@ -47,6 +47,14 @@ def command(
         ),
     ] = None,
     backend: Annotated[str, typer.Option("--backend", help="nccl (the vendor's library) or gloo.")] = "nccl",
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="cluster.KEY=VALUE",
+            help="Change what the cluster is made of, e.g. cluster.nics=4. Repeatable.",
+        ),
+    ] = None,
     plot: Annotated[
         str | None, typer.Option("--plot", metavar="OUT.png", help="Draw time and bandwidth over sizes.")
     ] = None,
@@ -61,7 +69,10 @@ def command(
     claim_table(force, output, plot)
     check_picture(plot)
     messages = _messages(size, sizes)
-    rows = collective_table(kind, messages, cluster, ranks, nodes, algorithm, protocol, groups, backend, servers)
+    changes = cluster_changes(settings or ())
+    rows = collective_table(
+        kind, messages, cluster, ranks, nodes, algorithm, protocol, groups, backend, servers, changes
+    )
     whole = Stacked(tuple(rows))
     save_table(whole, output)
     single = sizes is None and len(rows) == 1

@@ -1,4 +1,4 @@
-"""dtsim compare: several settings of one job side by side."""
+"""dtsim compare: several jobs, or several settings of one, side by side."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from simulator.cli.options import (
     ClusterOption,
     EngineOption,
     ForceOption,
-    JobArgument,
     JsonOption,
     ModelOption,
     TableOption,
@@ -20,7 +19,7 @@ from simulator.cli.options import (
     run_own_schedules,
     words,
 )
-from simulator.cli.output import claim_table, note, print_answer, save_table, tell_compiling, wrote
+from simulator.cli.output import check_some, claim_table, note, print_answer, save_table, tell_compiling, wrote
 from simulator.errors import SpecError, UnknownNameError
 from simulator.report.picture import check_picture
 
@@ -34,7 +33,14 @@ __all__ = ["command", "draw_sweep", "latency_points"]
 
 
 def command(
-    job: JobArgument = None,
+    jobs: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="JOB...",
+            help="A job's name (dtsim list jobs), its TOML file, or a file of another program; or several.",
+            autocompletion=completion.jobs,
+        ),
+    ] = None,
     model: ModelOption = None,
     cluster: ClusterOption = None,
     schedule: Annotated[
@@ -90,8 +96,8 @@ def command(
     force: ForceOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Put schedules, ZeRO stages or any setting side by side: one table, one picture. Rows that cannot be say why."""
-    from simulator.studies.comparison import compare
+    """Put jobs, schedules, ZeRO stages or any setting side by side: one table, one picture. Rows that cannot be say why."""
+    from simulator.studies.comparison import beside, compare
     from simulator.studies.variants import variants
 
     claim_table(force, output, plot, timelines, figure)
@@ -104,10 +110,17 @@ def command(
     if mode is not None and gpus is None:
         raise SpecError("--scaling says what happens to the global batch on more GPUs. Give --gpus 64,128,...")
     run_own_schedules([*settings, *words("--schedule", schedule)])
-    if job is None or model or cluster:
-        base = read_job(job, model, cluster, None)
-        if not (schedule or zero):
-            _say_no_plan(base, settings)
+    several, job = list(dict.fromkeys(jobs or ())), jobs[0] if jobs else None
+    for option, value in (("--gpus", gpus), ("--latency-sweep", latencies)):
+        if value and len(several) > 1:
+            raise SpecError(
+                f"{option} is of one job, but {len(several)} were given: {', '.join(several)[:200]}. Leave it out"
+            )
+    for one in (*several,) or (None,):
+        if one is None or model or cluster:
+            base = read_job(one, model, cluster, None)
+            if not (schedule or zero):
+                _say_no_plan(base, settings)
     if latencies is not None:
         if zero or timelines or figure or gpus:
             raise SpecError(
@@ -123,7 +136,12 @@ def command(
             raise SpecError("--gpus draws scaling curves (--plot). Leave out --timelines and --figure")
         _scale((job, model, cluster), asked, numbers("--gpus", gpus), mode or "strong", engine, plot, output, as_json)
         return
-    comparison = compare(job, asked, model=model, cluster=cluster, engine=engine)
+    comparison = (
+        beside({name: compare(name, asked, model=model, cluster=cluster, engine=engine) for name in several})
+        if len(several) > 1
+        else compare(job, asked, model=model, cluster=cluster, engine=engine)
+    )
+    could, rows = len(comparison.predicted), len(comparison.rows)
     comparison = comparison.fitting() if only else comparison
     comparison = comparison.sorted_by(sort) if sort else comparison
     save_table(comparison, output)
@@ -140,6 +158,7 @@ def command(
 
         wrote(plot_schedules(comparison.predicted, figure, comparison.title))
     print_answer(comparison, "compare", as_json)
+    check_some(could, rows, "variants")
 
 
 def _say_no_plan(job: Job, asked: list[str]) -> None:
@@ -191,6 +210,7 @@ def _scale(
         ]
         wrote(plot_scaling(curves, plot, f"{found.name}, {found.mode} scaling"))
     print_answer(found, "scaling", as_json)
+    check_some(sum(len(c.predicted) for c in found.curves), sum(len(c.points) for c in found.curves), "points")
 
 
 def latency_points(texts: list[str]) -> list[float]:

@@ -48,6 +48,7 @@ EXAMPLES = {
         "dtsim compare gpt3_175b --schedule all --sort tokens/s --only fits",
         "dtsim compare gpt3_175b --zero 0,1 --vary plan.recompute=none,full --plot rows.png -o rows.csv",
         "dtsim compare gpt3_13b_2xdgx_a100 --vary cluster.gpu=a100_80gb_sxm,h100_80gb_sxm --vary cluster.nodes=2,4",
+        "dtsim compare gpt3_175b gpt3_13b_2xdgx_a100 --plot both.png",
         "dtsim compare gpt3_13b_2xdgx_a100 --gpus 16,32,64 --scaling weak",
     ),
     "collective": (

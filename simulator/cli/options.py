@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -12,6 +12,7 @@ from simulator.cli import completion
 from simulator.errors import SpecError
 
 if TYPE_CHECKING:
+    from simulator.hardware.cluster import ClusterChanges
     from simulator.job import Job
 
 __all__ = [
@@ -23,6 +24,7 @@ __all__ = [
     "ModelOption",
     "SetOption",
     "TableOption",
+    "cluster_changes",
     "numbers",
     "quantity",
     "read_job",
@@ -88,6 +90,7 @@ def read_job(
     if job is not None and (model or cluster) and not is_foreign(job):
         if "." in job and not os.path.exists(os.path.expanduser(job)):
             raise SpecError(f"{job[:200]}: no such file")
+        load_any_job(job)  # what is no job at all says so
         raise SpecError(
             "a job is named by JOB or by --model and --cluster, but both were given. To change the model of a job: "
             "--set workload.model=NAME; its cluster: --set cluster.name=NAME"
@@ -135,6 +138,27 @@ def run_own_schedules(asked: Sequence[str]) -> None:
 
                 note(f"running your own code: {name}")
                 run_schedule_file(name)
+
+
+def cluster_changes(settings: Iterable[str]) -> ClusterChanges | None:
+    """Return what `--set cluster.KEY=VALUE` changes where there is a cluster and no job.
+
+    Raises:
+        SpecError: another setting, or a value that cannot be.
+    """
+    from simulator.hardware.cluster import ClusterChanges
+    from simulator.job import apply_settings
+    from simulator.specs import validate_spec
+
+    asked = apply_settings({}, settings)
+    made = cast("dict[str, object]", asked.pop("cluster", {}))
+    others = [*asked, *(f"cluster.{key}" for key in made if key not in ClusterChanges.model_fields)]
+    if others:
+        known = ", ".join(f"cluster.{key}" for key in ClusterChanges.model_fields)
+        raise SpecError(
+            f"--set {', '.join(others)}: without a job, settings change what the cluster is made of: {known}"
+        )
+    return validate_spec(made, ClusterChanges, "--set cluster") if made else None
 
 
 def quantity(option: str, text: str, symbol: str) -> float:

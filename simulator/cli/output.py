@@ -9,6 +9,7 @@ import os
 import shlex
 import shutil
 import sys
+import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -27,6 +28,7 @@ __all__ = [
     "TRACE",
     "check_ending",
     "check_job_file",
+    "check_some",
     "claim",
     "claim_table",
     "compile_cache_of",
@@ -90,6 +92,20 @@ def print_answer(found: Told, kind: str, as_json: bool) -> None:
         print_json(found.to_dict(), kind)
     else:
         print_sections(found.sections())
+
+
+def check_some(could: int, asked: int, what: str) -> None:
+    """Refuse, behind an answer that is already printed, what nothing of which could be.
+
+    Args:
+        could: how many could.
+        what: what there are several of, such as "points".
+
+    Raises:
+        SpecError: none could.
+    """
+    if asked and not could:
+        raise SpecError(f"none of the {asked:,} {what} can be; the answer says why")
 
 
 def line_width() -> int | None:
@@ -195,10 +211,23 @@ def note(text: str) -> None:
 
 
 @contextlib.contextmanager
-def telling() -> Iterator[Callable[[str], None]]:
-    """Give what tells how far an answer is on standard error: in one line written over and over on a terminal, else line by line."""
+def telling(steady: bool = False) -> Iterator[Callable[[str], None]]:
+    """Give what tells how far an answer is on standard error: in one line written over and over on a terminal, else line by line.
+
+    Args:
+        steady: whether a line comes every second: in a file each then waits for a tenth of the time that has passed.
+    """
     if not sys.stderr.isatty() or os.environ.get("TERM", "dumb") == "dumb":
-        yield note
+        began = told = time.monotonic()
+
+        def tell_more_rarely(line: str) -> None:
+            nonlocal told
+            now = time.monotonic()
+            if now - told >= (now - began) / 10:
+                told = now
+                note(line)
+
+        yield tell_more_rarely if steady else note
         return
 
     def tell(line: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -102,10 +102,10 @@ def command(
     check_picture(plot)
     if is_program(job):
         unused = {
-            "--model": model, "--set": settings, "--report": report, "--measured": measured, "--samples": samples,
+            "--model": model, "--report": report, "--measured": measured, "--samples": samples,
             "--measured-tokens-per-gpu": measured_rate, "--tokens": tokens, "--seed": seed,
         }  # fmt: skip
-        _run_program(str(job), cluster, engine, unused, (trace, plot, output), as_json, strict)
+        _run_program(str(job), cluster, settings or (), engine, unused, (trace, plot, output), as_json, strict)
         return
     the_job = read_job(job, model, cluster, settings, neighbours=True)
     wanted = None if tokens is None else quantity("--tokens", tokens, "tokens")
@@ -196,6 +196,7 @@ def command(
 def _run_program(
     path: str,
     cluster: str | None,
+    settings: Sequence[str],
     engine: str,
     unused: Mapping[str, object],
     files: tuple[str | None, str | None, str | None],
@@ -205,7 +206,7 @@ def _run_program(
     from simulator.report.summary import describe
 
     tell_compiling()
-    prediction = run_program(path, cluster, engine, unused)
+    prediction = run_program(path, cluster, settings, engine, unused)
     sections = describe(prediction, prediction.program.name)
     _write_files(prediction, sections, *files[:2])
     save_table(prediction, files[2])

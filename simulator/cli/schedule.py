@@ -8,7 +8,16 @@ import typer
 
 from simulator.cli import completion
 from simulator.cli.options import ForceOption, JsonOption, run_own_schedules, words
-from simulator.cli.output import claim, claim_table, json_text, line_width, save_table, tell_compiling, wrote
+from simulator.cli.output import (
+    check_some,
+    claim,
+    claim_table,
+    json_text,
+    line_width,
+    save_table,
+    tell_compiling,
+    wrote,
+)
 from simulator.errors import PlanError, SpecError, UnknownNameError
 from simulator.specs import write_text
 
@@ -101,6 +110,7 @@ def command(
         table = schedule_table(_names(names), shape, *times, transfer=transfer, engine=engine)
         runs = [(_title(one), one.program, one.trace) for one in table.figures]
         _give(table, _side_by_side(table) if form == "ascii" else "", runs, form, output, engine, "schedules")
+        check_some(len(table.figures), len(table.figures) + len(table.refused), "schedules")
     else:
         from simulator.studies.schedule_figures import schedule_figures
 
@@ -316,14 +326,22 @@ def _shape(names: list[str], ranks: int | None, microbatches: int | None, chunks
     return Shape(ranks, microbatches, 1 if chunks is None else chunks)
 
 
+_SYMBOLS = (
+    "digits: forwards by the last digit of their microbatch; letters: backwards, a of microbatch 0, capitals: weight halves; "
+    "# two as one; . idle"
+)
+"""What a character of a picture is (see `report.timeline`)."""
+
+
 def _picture(figures: ScheduleFigures) -> str:
     from simulator.report.table import percent
     from simulator.report.timeline import render_timeline
 
     peaks = ", ".join(f"{peak:g}" for peak in figures.peak_activations)
     picture = render_timeline(figures.program, figures.trace)
+    idle = f"bubble {percent(figures.bubble_fraction)} of the time (idle / busy {figures.bubble_overhead:.3f})"
     return (
-        f"{picture}\n\n{figures.schedule}: makespan {figures.makespan:g}, bubble {percent(figures.bubble_fraction)} of the time "
-        f"(idle / busy {figures.bubble_overhead:.3f}), {figures.messages:g} messages\n"
+        f"{picture}\n{_SYMBOLS}\n\n"
+        f"{figures.schedule}: makespan {figures.makespan:g}, {idle}, {figures.messages:g} messages\n"
         f"peak activations per rank (microbatches on one rank's share): {peaks}"
     )

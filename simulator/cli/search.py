@@ -148,7 +148,7 @@ def command(
         {f: getattr(_plan_of(like), f.partition(".")[2]) for f in space.ranges if f.startswith("plan.")} if like else {}
     )
     tell_compiling()
-    with telling() as tell:
+    with telling(steady=True) as tell:
         answer = search(
             space,
             strategy=next(s for s in (strategy, said.strategy, "exact") if s is not None),

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from simulator.cli.options import ForceOption, JsonOption, TableOption
-from simulator.cli.output import INTERRUPTED, claim_table, print_answer, save_table, telling, wrote
+from simulator.cli.output import INTERRUPTED, check_some, claim_table, print_answer, save_table, telling, wrote
 from simulator.errors import SpecError
 from simulator.report.picture import check_picture
 
@@ -47,7 +47,7 @@ def command(
     wanted = len(os.sched_getaffinity(0)) if processes is None else processes
     crew = cluster_crew(scheduler) if scheduler else local_crew(wanted, the_study.size)
     with Journal(results, fresh=force and not resume) as journal:
-        with telling() as tell:
+        with telling(steady=True) as tell:
             found = run_sweep(the_study, journal, crew, tell)
         if found.counts:
             save_table(found, str(path))
@@ -58,3 +58,4 @@ def command(
         print_answer(found, "sweep", as_json)
     if found.stopped:
         raise typer.Exit(INTERRUPTED)
+    check_some(found.counts.get("ok", 0) + found.counts.get("failed", 0), the_study.size, "points")

@@ -20,6 +20,7 @@ from simulator.importers.document import MOST_TREE, Document, open_document
 from simulator.importers.effects import resolved
 from simulator.importers.imported import Findings, brief
 from simulator.job import Job, job_from_data, job_from_names, load_job
+from simulator.program.text_words import PROGRAM_BEGINS
 from simulator.specs.toml_text import parse_toml
 
 __all__ = ["import_file", "import_files", "is_foreign", "job_data", "load_any_job", "model_of"]
@@ -59,6 +60,13 @@ def import_file(path: str | Path, way: str = "dtsim init writes a job file to fi
                 else f"mv {place} {shlex.quote(document.place + '.toml')}"
             )
             raise SpecError(f"{document.place}: is a job of dtsim. Way out: {way}")
+        if document.head.startswith(PROGRAM_BEGINS):
+            raise SpecError(
+                f"{document.place}: is a program: what happens in a step, without a plan to change. Way out: dtsim run "
+                f"{shlex.quote(document.place)} --cluster C; for other plans, dtsim import torch FILE.py:BUILD makes a model"
+            )
+        if document.suffix == ".py":
+            way = f"dtsim capture {shlex.quote(document.place)} records a step of your own code"
         raise SpecError(
             f"{document.place}: is of none of the {len(IMPORTERS.members)} formats that are known here (dtsim list importers). "
             f"Way out: {way}"

@@ -54,7 +54,7 @@ from simulator.plan.values import (
     graphs,
     one_or_several,
 )
-from simulator.specs import Listed, Name, Spec
+from simulator.specs import Listed, MadeSpec, Name
 from simulator.units import BYTES_PER_ELEMENT, Bytes
 
 __all__ = ["Plan"]
@@ -65,7 +65,7 @@ FSDP, GRADIENTS, RECOMPUTE = Group("FSDP (ZeRO-3)"), Group("gradients and weight
 HOST, KERNELS = Group("host memory"), Group("kernels")
 
 
-class Plan(Spec):
+class Plan(MadeSpec):
     """How a workload is split.  A field left at None takes the framework's default; a field that could have no effect in
     the plan at hand is refused when it is set (`needs` of its declaration, and the rules of `simulator.lowering.resolve.resolved_plan`).
     """

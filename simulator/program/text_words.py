@@ -11,6 +11,7 @@ from simulator.program.program import KIND_NAMES, End, Served
 from simulator.units import parse
 
 __all__ = [
+    "PROGRAM_BEGINS",
     "Line",
     "read_axes",
     "read_ends",
@@ -28,6 +29,8 @@ __all__ = [
     "write_served",
 ]
 
+PROGRAM_BEGINS = 'program "'
+"""How a program's text begins."""
 _TOKEN = re.compile(r'\s*(?:(#.*)|((?:[a-z_]+=)?"(?:[^"\\]|\\.)*"|[^\s"#]+)(?=\s|\Z))')
 _WHOLE = re.compile(r"-?\d{1,18}")
 

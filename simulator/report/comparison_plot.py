@@ -41,8 +41,10 @@ def plot_comparison(named: Sequence[tuple[str, Prediction]], path: str | Path, t
     names = [fill(short_name(name), _NAME) for name, _ in named]
     lines = max(name.count("\n") for name in names)
     figure = new_picture(path, 14.0, 1.7 + (0.42 + 0.13 * lines) * len(named), dpi=120)
-    time, bubble, memory = figure.subplots(1, 3, sharey=True, gridspec_kw={"width_ratios": [5, 2, 5]})
     predictions = [prediction for _, prediction in named]
+    bubbles = [100 * p.bubble_fraction for p in predictions]
+    widths = [5, 2, 5] if any(bubbles) else [5, 5]
+    time, *bubble, memory = figure.subplots(1, len(widths), sharey=True, gridspec_kw={"width_ratios": widths})
     _stack(time, {name: [p.breakdown[name] for p in predictions] for name in predictions[0].breakdown}, COLOURS)
     most = cut_at([p.high for p in predictions])
     for i, p in enumerate(predictions):
@@ -65,12 +67,12 @@ def plot_comparison(named: Sequence[tuple[str, Prediction]], path: str | Path, t
         )
     time.set_xlim(0.0, most)
     time.set_ylim(-0.6, len(named) - 0.4)
-    bubble.spines[["top", "right"]].set_visible(False)
     time.set_xlabel("seconds per step, and the 80 % band")
-    bubble.barh(range(len(named)), [100 * p.bubble_fraction for p in predictions], color="#b0b0b0", height=0.62)
-    bubble.set_xlim(0.0, 105.0 * max(p.bubble_fraction for p in predictions) or 1.0)
-    bubble.set_xlabel("bubble [%]")
-    bubble.spines[["top", "right"]].set_visible(False)
+    for panel in bubble:
+        panel.barh(range(len(named)), bubbles, color="#b0b0b0", height=0.62)
+        panel.set_xlim(0.0, 1.05 * max(bubbles))
+        panel.set_xlabel("bubble [%]")
+        panel.spines[["top", "right"]].set_visible(False)
     colours = dict(zip(CATEGORIES, MEMORY_COLOURS, strict=True))
     tops = [p.memory.by_category[p.fullest] / GIB for p in predictions]
     _stack(memory, {name: [float(top[i]) for top in tops] for i, name in enumerate(CATEGORIES)}, colours)

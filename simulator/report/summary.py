@@ -42,7 +42,9 @@ def headline(prediction: Prediction, name: str) -> Section:
     p, facts = prediction, prediction.provenance
     flops = f"{show(p.model_flops_per_gpu, 'FLOP/s')} per GPU, MFU {percent(p.mfu)}, HFU {percent(p.hfu)}"
     if max(p.mfu, p.hfu) > 1.0:
-        flops += " (scores counted in full that masks and windows spare)"
+        convolved = any(name.startswith("convolution") for name in facts["calibration"]["uncalibrated"])
+        spared = "products that Winograd's tiles spare" if convolved else "scores that masks and windows spare"
+        flops += f" ({spared} count in full)"
     if not p.model_flops:
         flops = "FLOP not known"
     kernels = "" if p.workload.unit == "image" else f"attention {facts.get('attention')}, "

@@ -16,6 +16,7 @@ from simulator.report.table import Section, Table, amount, percent, set_options
 from simulator.search.candidate import OBJECTIVE_WORDS, Candidate, shown
 from simulator.search.choices import Choice
 from simulator.search.defaults import repeated
+from simulator.search.job_text import found_text
 from simulator.search.ledger import Ledger, Noted
 from simulator.search.space import Space, setting_value, with_batch, with_replicas
 from simulator.search.split import BALANCED
@@ -199,27 +200,13 @@ class Answer(Tabular):
             "best": [one.to_dict() for one in self.best[: self.top]],
             "ties": [one.point.number for one in self.ties],
             "chosen": chosen.to_dict() if chosen else None,
+            "job_file": found_text(self.space.job_of(chosen.point), chosen.settings) if chosen else None,
             "pareto": [one.to_dict() for one in self.pareto],
-            "choices": [
-                {
-                    "field": c.field,
-                    "value": c.value,
-                    "plans": c.plans,
-                    "refused": c.refused,
-                    "memory": c.memory,
-                    "over": c.over,
-                    "bound": c.bounded,
-                    "at_most": c.most,
-                    "open": c.open,
-                    "reason": c.reason or None,
-                    "settings": list(c.best.settings) if c.best else None,
-                    "step_time_s": c.best.step_time if c.best else None,
-                }
-                for c in self.choices
-            ],
+            "choices": [choice.to_dict() for choice in self.choices],
             "provenance": {
                 "version": __version__,
                 "proves": self.proves if self.proven else "nothing: another plan may be better",
+                "assumptions": list(self.space.job.assumptions),
             },
         }
 
@@ -244,6 +231,7 @@ class Answer(Tabular):
                 *self._work(),
                 f"least {OBJECTIVE_WORDS[self.objective]} of those that fit {need}",
                 self.counts,
+                *self._most_often(),
                 proof,
                 *(
                     f"{field}: {', '.join('-' if v is None else setting_value(v) for v in values)}"
@@ -252,6 +240,12 @@ class Answer(Tabular):
                 *self._left_out(),
             ),
         )
+
+    def _most_often(self) -> list[str]:
+        """Why plans of ranges that somebody gave are refused; a default space is offered, and refuses many by its nature."""
+        told = self.space.offered or not (self.best or self.nearest)  # below, where no plan was simulated
+        usual = "" if told else self._usual_refusal
+        return [f"refused most often: {usual}"] if usual else []
 
     def _work(self) -> list[str]:
         """What all plans have in common of the work and the machine."""

@@ -44,6 +44,23 @@ class Choice:
     open: int
     reason: str
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as JSON has it."""
+        return {
+            "field": self.field,
+            "value": self.value,
+            "plans": self.plans,
+            "refused": self.refused,
+            "memory": self.memory,
+            "over": self.over,
+            "bound": self.bounded,
+            "at_most": self.most,
+            "open": self.open,
+            "reason": self.reason or None,
+            "settings": list(self.best.settings) if self.best else None,
+            "step_time_s": self.best.step_time if self.best else None,
+        }
+
     def record(self) -> dict[str, Any]:
         """Return it as the row of a table."""
         return {

@@ -19,6 +19,7 @@ from simulator.search.answer import Answer
 from simulator.search.candidate import Candidate, look
 from simulator.search.defaults import LONG, default_ranges, worlds
 from simulator.search.growth import GROWTHS, Grown, Growth
+from simulator.search.job_text import found_text
 from simulator.search.search import search
 from simulator.search.space import Point, Space, make_space
 from simulator.search.split import SPLIT
@@ -67,6 +68,7 @@ class Fit:
             "answer": self.answer,
             "parameters": self.job.workload.model.parameters if self.job else None,
             "plan": self.plan.to_dict() if self.plan else None,
+            "job_file": found_text(self.job, self.plan.settings) if self.job and self.plan else None,
             "evaluations": self.evaluations,
             "looked": self.looked,
             "reason": self.refusal or None,
@@ -78,10 +80,11 @@ class Fit:
         if self.answer is None or self.plan is None or self.job is None:
             return [Section(title=f"{self.question}: nothing fits", lines=(self.refusal, cost))]
         plan, model, work = self.plan, self.job.workload.model, self.job.workload
+        settings = [one for one in self.found.settings(plan) if one.startswith("plan.")] if self.found else []
         lines = (
             f"{model.name}: {model.parameters:,} parameters, {model.depth} layers, {work.batch_words}",
             f"on {self.job.cluster.world_size:,} GPUs of {self.job.cluster.name}",
-            f"quickest plan that fits: {' '.join(plan.settings) or 'as the job has it'}",
+            f"quickest plan that fits: {' '.join(settings) or 'as the job has it'}",
             f"{show(plan.step_time, 's')} per step ({show(plan.low, 's')} to {show(plan.high, 's')}), {show(plan.peak_memory, 'B')} of "
             f"{show(plan.capacity, 'B')} on the fullest rank, fits with {percent(plan.fit_probability)}",
             cost,

@@ -11,7 +11,7 @@ from simulator.specs.toml_text import table_lines, toml_value
 from simulator.units import WRITTEN
 from simulator.workload.model import Model, load_model
 
-__all__ = ["job_text", "unwritten"]
+__all__ = ["found_text", "job_text", "unwritten"]
 
 _UNWRITTEN = ("jitter", "reliability", "checkpoint", "sites", "neighbours")
 
@@ -57,12 +57,17 @@ def job_text(job: Job, found: Sequence[str] = ()) -> str:
     }
     lines = [f"name = {toml_value(job.name)}"]
     if found:
-        lines += ["# Found by dtsim search: " + " ".join(found)]
+        lines += ["# Found by dtsim: " + " ".join(found)]
     for name, table in tables.items():
         held = {key: value for key, value in table.items() if value is not None}
         if held:
             lines += table_lines(name, held)
     return "\n".join(lines) + "\n"
+
+
+def found_text(job: Job, found: Sequence[str]) -> str | None:
+    """Return a job that was found as TOML; None where it has tables that are not written."""
+    return None if unwritten(job) else job_text(job, found)
 
 
 def _is_shipped(model: Model) -> bool:

@@ -197,7 +197,7 @@ class Space:
         """
         plan: dict[str, Any] = {"data_parallel": None} if self.moves else {}
         workload: dict[str, Any] = {}
-        cluster = self.job.cluster
+        cluster, own = self.job.cluster, f" on {self.job.cluster.name}"
         for field, value in point.values.items():
             table, key = _parts(field)
             if table == "cluster":
@@ -215,6 +215,9 @@ class Space:
             plan=self.job.plan.model_copy(update={key: _choice(key, value) for key, value in plan.items()}),
             workload=replace(self.job.workload, **workload) if workload else self.job.workload,
             cluster=cluster,
+            name=self.job.name.removesuffix(own) + f" on {cluster.name}"
+            if self.job.name.endswith(own)
+            else self.job.name,
             replicas_told=self.job.replicas_told or self.job.plan.data_parallel is not None,
         )
         if split in tuple(_SPLITS):

@@ -25,6 +25,7 @@ from simulator.report.fused_buckets import fused, ready_gradients
 from simulator.report.mean_prediction import OneKind, mean_prediction
 from simulator.report.prediction import Prediction, measure
 from simulator.report.trained import trained_by
+from simulator.simulation.formats import as_multiplied
 from simulator.simulation.one_kind import simulate_kind
 from simulator.simulation.own_pace import at_own_pace
 from simulator.specs import files_as_they_are
@@ -133,6 +134,7 @@ def simulate_program(program: Program, cluster: Cluster, engine: str = "compiled
             f"a program runs on as many GPUs as its axes multiply to: {program.name!r} on {world}, but cluster {cluster.name!r} has "
             f"{cluster.world_size}. Way out: {world} GPUs"
         )
+    program, noted = as_multiplied(program, cluster.gpu)
     priced = price_ranks(program, cluster)
     trace = run(priced.program, priced.prices, engine)
     facts = {
@@ -141,7 +143,7 @@ def simulate_program(program: Program, cluster: Cluster, engine: str = "compiled
         "gpu": priced.cluster.gpu.name,
         "framework": program.framework or "none",
         "program": program.name,
-        "assumptions": [],
+        "assumptions": noted,
     }
     trained = trained_by(priced.program)
     prediction = measure(trace, priced.program, priced.prices, trained, priced.cluster, facts, priced.ranks)

@@ -8,9 +8,18 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Self, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ModelWrapValidatorHandler,
+    ValidationError,
+    ValidationInfo,
+    model_validator,
+)
 
 from simulator.errors import SpecError
 from simulator.specs.extends import FileState, file_state, lineage, resolve
@@ -55,6 +64,21 @@ class Spec(BaseModel):
     """Base of everything read from a file: frozen, no unknown keys, no conversions, no NaN or infinity."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+
+class MadeSpec(Spec):
+    """A spec that programs make, too: what is wrong with it is then told as of a file."""
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _told(cls, data: object, handler: ModelWrapValidatorHandler[Self], info: ValidationInfo) -> Self:
+        """Of a file, which comes with a context, the place is known further up."""
+        try:
+            return handler(data)
+        except ValidationError as error:
+            if info.context is not None:
+                raise
+            raise _in_words(error, cls, cls.__name__) from None
 
 
 class NamedSpec(Spec):
@@ -130,15 +154,22 @@ def _validate(
     except ValidationError as error:
         if text is None and os.path.isfile(place):
             text = read_text(place)
-        lines = key_lines(text or "")
-        items = error.errors(include_url=False)
-        found = [explain(item, cls, place, lines, given) for item in items]
-        lacks = sum(item["type"] == "missing" for item in items)
+        told = _in_words(error, cls, place, text or "", given)
+        lacks = sum(item["type"] == "missing" for item in error.errors(include_url=False))
+    if lacks >= _MANY and issubclass(cls, ExtendingSpec) and "extends" not in data:
+        raise SpecError(f'{told}\n{place}: Way out: extends = "..." with a file of its kind that says the rest')
+    raise told
+
+
+def _in_words(
+    error: ValidationError, cls: type[BaseModel], place: str, text: str = "", given: Collection[KeyPath] = ()
+) -> SpecError:
+    """All that is wrong, in the order of the lines of a text."""
+    lines = key_lines(text)
+    found = [explain(item, cls, place, lines, given) for item in error.errors(include_url=False)]
     messages = _joined(sorted(found, key=lambda one: one[0]))
     more = [f"... and {len(messages) - _MAX_ERRORS} more"] if len(messages) > _MAX_ERRORS else []
-    if lacks >= _MANY and issubclass(cls, ExtendingSpec) and "extends" not in data:
-        more.append(f'{place}: Way out: extends = "..." with a file of its kind that says the rest')
-    raise SpecError("\n".join(messages[:_MAX_ERRORS] + more))
+    return SpecError("\n".join(messages[:_MAX_ERRORS] + more))
 
 
 def _joined(found: Iterable[tuple[int, str, str]]) -> list[str]:

@@ -11,7 +11,7 @@ from simulator.collectives import ALGORITHMS, CollectiveTime, bus_factor, collec
 from simulator.collectives.base import KINDS
 from simulator.collectives.plain import PlainCollective
 from simulator.errors import PlanError, SpecError, UnknownNameError
-from simulator.hardware.cluster import load_cluster
+from simulator.hardware.cluster import ClusterChanges, load_cluster
 from simulator.hardware.fabric import BACKENDS, Backend, Fabric, fabric_of
 from simulator.hardware.group_placement import GroupPlacement, describe_group
 from simulator.report.frames import Records, Tabular
@@ -229,6 +229,7 @@ def collective_figures(
     groups: int = 1,
     backend: str = "nccl",
     servers: int | None = None,
+    changes: ClusterChanges | None = None,
 ) -> CollectiveFigures:
     """Return the figures of one collective, alone on the cluster.
 
@@ -242,6 +243,7 @@ def collective_figures(
         groups: how many such groups, side by side in every node, run at the same time.
         backend: the library: "nccl" (the vendor's) or "gloo", through host memory.
         servers: machines without GPUs that help the algorithm; None = as many as it asks for.
+        changes: what the cluster is made of in place of what its files say.
 
     Raises:
         SpecError: an unknown name.
@@ -250,14 +252,14 @@ def collective_figures(
     >>> collective_figures("allreduce", 2.0**30, "dgx_h100", 8).time.seconds < 0.01
     True
     """
-    node_size = load_cluster(cluster).node.gpus
+    node_size = load_cluster(cluster, changes=changes).node.gpus
     count = -(-ranks // node_size) if nodes is None else nodes
     if ranks < 1 or count < 1 or ranks % count or ranks // count > node_size:
         raise PlanError(
             f"ranks must lie evenly on nodes of {node_size} GPUs, but {ranks} ranks on {count} nodes do not. Nearest: "
             f"{_nearest(ranks, count, node_size, nodes is not None)}"
         )
-    whole = load_cluster(cluster, count * node_size)
+    whole = load_cluster(cluster, count * node_size, changes)
     if backend not in BACKENDS:
         raise UnknownNameError("backend", backend, BACKENDS)
     fabric = fabric_of(whole, cast(Backend, backend))
@@ -290,6 +292,7 @@ def collective_table(
     groups: int = 1,
     backend: str = "nccl",
     servers: int | None = None,
+    changes: ClusterChanges | None = None,
 ) -> list[CollectiveFigures]:
     """Return the figures of each message size; arguments and errors as `collective_figures`.
 
@@ -298,7 +301,7 @@ def collective_table(
     [1.0, 2.0, 4.0, 8.0, 16.0]
     """
     return [
-        collective_figures(kind, size, cluster, ranks, nodes, algorithm, protocol, groups, backend, servers)
+        collective_figures(kind, size, cluster, ranks, nodes, algorithm, protocol, groups, backend, servers, changes)
         for size in messages
     ]
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -21,10 +22,10 @@ from simulator.schedules.base import Shape
 from simulator.search.candidate import fit_probability, fit_words
 from simulator.simulation import simulate_job
 from simulator.studies.changes import Change, changed, chunks_for
-from simulator.studies.variants import VariantLoader, named
+from simulator.studies.variants import AS_IT_IS, VariantLoader, named
 from simulator.units import in_unit, parse, show
 
-__all__ = ["SHORT_COLUMNS", "Comparison", "PipelineFacts", "Row", "compare", "job_shape"]
+__all__ = ["SHORT_COLUMNS", "Comparison", "PipelineFacts", "Row", "beside", "compare", "job_shape"]
 
 SHORT_COLUMNS = {
     "step": "step_time_s",
@@ -337,6 +338,23 @@ def compare(
         except SimulatorError as error:
             rows.append(Row(name=name, settings=settings, prediction=None, reason=str(error)))
     return Comparison(name=loader.base.name, rows=tuple(rows), what=_compared(asked))
+
+
+def beside(parts: Mapping[str, Comparison]) -> Comparison:
+    """Return the comparisons of several jobs as one, each row under its job's name.
+
+    Args:
+        parts: by what each job was asked for as: the name of a row whose job has another's name.
+    """
+    own = Counter(part.name for part in parts.values())
+    names = [part.name if own[part.name] == 1 else asked for asked, part in parts.items()]
+    rows = tuple(
+        replace(row, name=name if row.name == AS_IT_IS else f"{name}, {row.name}")
+        for name, part in zip(names, parts.values(), strict=True)
+        for row in part.rows
+    )
+    title = ", ".join(names[:-1]) + f" and {names[-1]}"
+    return Comparison(name=title, rows=rows, what=next(iter(parts.values())).what)
 
 
 def _compared(asked: Sequence[tuple[str, ...]]) -> str:

@@ -19,8 +19,10 @@ from simulator.schedules.own_schedule import is_order_file
 from simulator.studies.changes import Change, changed
 from simulator.studies.sizes import MOST_VARIANTS
 
-__all__ = ["SHORT_KEYS", "VariantLoader", "named", "variants"]
+__all__ = ["AS_IT_IS", "SHORT_KEYS", "VariantLoader", "named", "variants"]
 
+AS_IT_IS = "as it is"
+"""The name of a variant without settings."""
 SHORT_KEYS = {"cluster": "cluster.name", "gpus": "cluster.gpus", "model": "workload.model", "nodes": "cluster.nodes"}
 """What may be written for a longer key."""
 _MOVES = {
@@ -90,7 +92,7 @@ def named(asked: Sequence[tuple[str, ...]]) -> list[str]:
             .replace("=", " ", 1)
         )
 
-    return [", ".join(short(settings[i]) for i in varied) or "as it is" for settings in asked]
+    return [", ".join(short(settings[i]) for i in varied) or AS_IT_IS for settings in asked]
 
 
 class VariantLoader:

@@ -365,3 +365,25 @@ def step():
         "aten.sum",
         "aten.ones_like",
     ]
+
+
+@pytest.mark.parametrize(("leave", "matrix"), [("", "fp32"), ("torch.set_float32_matmul_precision('high')", "tf32")])
+def test_what_a_script_lets_a_gpu_do_in_tf32_is_recorded_so(tmp_path: Path, leave: str, matrix: str) -> None:
+    """Convolutions by themselves, other products where it says so (PyTorch, notes/cuda: TensorFloat-32)."""
+    script = tmp_path / "train.py"
+    script.write_text(f"""
+import torch
+{leave}
+model = torch.nn.Sequential(torch.nn.Conv1d(4, 8, 3), torch.nn.Flatten(), torch.nn.Linear(48, 4))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+def step():
+    model(torch.zeros(8, 4, 8)).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+""")
+    products = {
+        (event.name.split(".")[1], event.dtype) for event in capture(f"{script}:step", 1).events if event.work == "gemm"
+    }
+
+    convolved = {("convolution", "tf32"), ("convolution_backward", "tf32")}
+    assert convolved | {("addmm", matrix), ("mm", matrix)} == products

@@ -25,6 +25,7 @@ rank 0 |01.2cc3dd.aa..bb|
 rank 1 |.0213.ccaaddbb..|
 rank 2 |.2031.aaccbbdd..|
 rank 3 |23.0aa1bb.cc..dd|
+digits: forwards by the last digit of their microbatch; letters: backwards, a of microbatch 0, capitals: weight halves; # two as one; . idle
 
 chimera: makespan 16, bubble 25.0 % of the time (idle / busy 0.333), 24 messages
 peak activations per rank (microbatches on one rank's share): 3, 4, 4, 3

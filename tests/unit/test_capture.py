@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -10,8 +11,9 @@ import pytest
 
 from simulator.capture.answer import collectives_of, peak_of, saved_of
 from simulator.capture.child import script_of
+from simulator.capture.facts import Facts
 from simulator.capture.mesh import mesh_of
-from simulator.capture.operators import Facts, describe
+from simulator.capture.operators import describe
 from simulator.capture.program import captured_program
 from simulator.capture.record import BEFORE, Capture, Event, Group, Storage, read_capture, write_capture
 from simulator.capture.streams import Streams
@@ -151,7 +153,7 @@ def matrix(rows: int, columns: int, transposed: bool = False) -> Facts:
 @pytest.mark.parametrize(("left", "right", "order"), [(False, True, "TN"), (False, False, "NN"), (True, False, "NT")])
 def test_the_order_of_operands_follows_from_how_they_lie_in_memory(left: bool, right: bool, order: str) -> None:
     arguments = {"self": matrix(8, 16, left), "mat2": matrix(16, 4, right)}
-    work = describe("aten.mm", arguments, [matrix(8, 4)])
+    (work,) = describe("aten.mm", arguments, [matrix(8, 4)])
 
     assert (1, 8, 4, 16) == work.shape
     assert order == work.call.order
@@ -161,7 +163,9 @@ def test_the_order_of_operands_follows_from_how_they_lie_in_memory(left: bool, r
 def test_attention_of_another_librarys_kernel_is_known_by_its_name() -> None:
     heads = Facts((2, 128, 16, 64), (131072, 1024, 64, 1), "bf16", 2)
     groups = Facts((2, 128, 4, 64), (32768, 256, 64, 1), "bf16", 2)
-    work = describe("flash_attn._flash_attn_forward", {"q": heads, "k": groups, "v": groups, "causal": True}, [heads])
+    (work,) = describe(
+        "flash_attn._flash_attn_forward", {"q": heads, "k": groups, "v": groups, "causal": True}, [heads]
+    )
 
     assert ("attention", (2, 16, 128, 64), 4) == (work.work, work.shape, work.call.kv_heads)
     assert 4.0 * 2 * 16 * 128 * 128 * 64 == work.flops
@@ -171,7 +175,7 @@ def test_attention_whose_values_are_narrower_than_its_keys_counts_both_widths() 
     keys = Facts((2, 16, 128, 96), (196608, 12288, 96, 1), "bf16", 2)
     values = Facts((2, 16, 128, 64), (131072, 8192, 64, 1), "bf16", 2)
     given = {"query": keys, "key": keys, "value": values, "is_causal": True}
-    work = describe("aten._scaled_dot_product_cudnn_attention", given, [values])
+    (work,) = describe("aten._scaled_dot_product_cudnn_attention", given, [values])
 
     assert (2, 16, 128, 80) == work.shape
     assert 2.0 * 2 * 16 * 128 * 128 * (96 + 64) == work.flops
@@ -179,14 +183,14 @@ def test_attention_whose_values_are_narrower_than_its_keys_counts_both_widths() 
 
 def test_a_kernel_of_no_known_kind_is_memory_traffic_and_said_to_be_unknown() -> None:
     one = matrix(4, 4)
-    work = describe("mylib.fused_thing", {"x": one}, [one])
+    (work,) = describe("mylib.fused_thing", {"x": one}, [one])
 
     assert ("memory_bound", False, 32.0, 32.0) == (work.work, work.known, work.read, work.written)
 
 
 def test_a_lookup_reads_the_rows_it_finds_not_the_table() -> None:
     table, found = Facts((32000, 1024), (1024, 1), "bf16", 2), Facts((8, 1024), (1024, 1), "bf16", 2)
-    work = describe("aten.embedding", {"weight": table, "indices": Facts((8,), (1,), "fp32", 8)}, [found])
+    (work,) = describe("aten.embedding", {"weight": table, "indices": Facts((8,), (1,), "fp32", 8)}, [found])
 
     assert found.bytes + 64 == work.read
 
@@ -194,10 +198,12 @@ def test_a_lookup_reads_the_rows_it_finds_not_the_table() -> None:
 def test_what_an_operation_in_place_is_given_beside_is_read_too() -> None:
     """Two tensors of one shape are two; one that is given twice is read once."""
     one = matrix(64, 32)
-    summed = describe("aten.add_", {"self": one, "other": one}, [], [one])
-    squared = describe("aten._foreach_addcmul_", {"self": [one], "tensor1": [one], "tensor2": [one]}, [], [one], [one])
-    copied = describe("aten.copy_", {"self": one, "src": one}, [], [one])
-    kept = describe("aten.add", {"self": one, "other": one, "out": one}, [], [one])
+    (summed,) = describe("aten.add_", {"self": one, "other": one}, [], [one])
+    (squared,) = describe(
+        "aten._foreach_addcmul_", {"self": [one], "tensor1": [one], "tensor2": [one]}, [], [one], [one]
+    )
+    (copied,) = describe("aten.copy_", {"self": one, "src": one}, [], [one])
+    (kept,) = describe("aten.add", {"self": one, "other": one, "out": one}, [], [one])
 
     assert [2.0, 2.0, 1.0, 2.0] == [work.read / one.bytes for work in (summed, squared, copied, kept)]
     assert {one.bytes} == {work.written for work in (summed, squared, copied, kept)}
@@ -206,8 +212,8 @@ def test_what_an_operation_in_place_is_given_beside_is_read_too() -> None:
 def test_a_loss_picks_a_word_of_each_token() -> None:
     logs, loss = Facts((8, 32000), (32000, 1), "fp32", 4), Facts((), (), "fp32", 4)
     given = {"self": logs, "target": Facts((8,), (1,), "fp32", 8)}
-    forward = describe("aten.nll_loss_forward", given, [loss])
-    backward = describe("aten.nll_loss_backward", {"grad_output": loss, **given}, [logs])
+    (forward,) = describe("aten.nll_loss_forward", given, [loss])
+    (backward,) = describe("aten.nll_loss_backward", {"grad_output": loss, **given}, [logs])
 
     assert (128.0, 128.0) == (forward.read, backward.read)
     assert logs.bytes == backward.written
@@ -219,7 +225,7 @@ def test_a_softmax_reads_a_long_row_for_its_maximum_its_sum_and_its_result() -> 
     def read(name: str, columns: int) -> float:
         logits = Facts((8, columns), (columns, 1), "fp32", 4)
         given = {"self": logits} if name == "_log_softmax" else {"grad_output": logits, "output": logits}
-        return describe(f"aten.{name}", given, [logits]).read / logits.bytes
+        return describe(f"aten.{name}", given, [logits])[0].read / logits.bytes
 
     assert [1.0, 3.0] == [read("_log_softmax", columns) for columns in (1024, 32000)]
     assert [2.0, 4.0] == [read("_log_softmax_backward_data", columns) for columns in (1024, 32000)]
@@ -232,7 +238,7 @@ def test_operations_are_long_passes_where_tensors_lie_alike_in_one_format() -> N
     narrow, number = Facts((64, 32), (32, 1), "bf16", 2), Facts((), (), "fp32", 4)
 
     def walk(name: str, *read: Facts, made: Facts) -> str:
-        call = describe(f"aten.{name}", {str(i): one for i, one in enumerate(read)}, [made]).call
+        call = describe(f"aten.{name}", {str(i): one for i, one in enumerate(read)}, [made])[0].call
         assert isinstance(call, Traffic)
         return call.access
 
@@ -253,8 +259,8 @@ def test_operations_are_long_passes_where_tensors_lie_alike_in_one_format() -> N
 def test_lists_of_tensors_take_as_many_kernels_as_their_chunks_need() -> None:
     small, large = Facts((4,), (1,), "fp32", 4), Facts((65536 * 1000,), (1,), "fp32", 4)
 
-    assert 2 == describe("aten._foreach_add_", {"self": [small] * 200}, [], [small] * 200).launches
-    assert 4 == describe("aten._foreach_add_", {"self": [large]}, [], [large]).launches
+    assert 2 == describe("aten._foreach_add_", {"self": [small] * 200}, [], [small] * 200)[0].launches
+    assert 4 == describe("aten._foreach_add_", {"self": [large]}, [], [large])[0].launches
 
 
 def test_streams_remember_who_waits_for_whom_once() -> None:
@@ -305,8 +311,24 @@ def test_a_program_needs_a_cluster_and_takes_no_settings_of_a_job(dtsim: Dtsim, 
     code, _, said = dtsim("run", str(path))
     assert (2, True) == (code, "--cluster" in said)
     code, _, said = dtsim("run", str(path), "--cluster", "dgx_h100", "--set", "plan.tensor_parallel=2")
-    assert (2, True) == (code, "--set" in said)
-    assert 0 == dtsim("run", str(path), "--cluster", "dgx_h100")[0]
+    assert (2, True) == (code, "cluster.nics" in said)
+    h100, a100 = (
+        json.loads(dtsim("run", str(path), "--cluster", "dgx_h100", "--json", *more)[1])["step_time_s"]["value"]
+        for more in ((), ("--set", "cluster.gpu=a100_80gb_sxm"))
+    )
+    assert h100 < a100
+
+
+@pytest.mark.parametrize("verb", [("explain",), ("compare",), ("search",), ("goodput",), ("export", "megatron")])
+def test_a_program_in_place_of_a_job_is_known_for_one(dtsim: Dtsim, tmp_path: Path, verb: tuple[str, ...]) -> None:
+    path = tmp_path / "step.program"
+    path.write_text(render_text(captured_program(step(event()))))
+    code, _, said = dtsim(*verb, str(path))
+
+    assert 2 == code
+    assert (
+        f"is a program: what happens in a step, without a plan to change. Way out: dtsim run {path} --cluster C" in said
+    )
 
 
 @pytest.mark.parametrize(

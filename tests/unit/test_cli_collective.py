@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 
 import pytest
@@ -98,3 +99,13 @@ def test_ranks_that_no_nodes_hold_evenly_name_what_does(dtsim: Dtsim, asked: str
 def test_groups_side_by_side_are_called_so(dtsim: Dtsim) -> None:
     words = ("--size", "1GiB", "--cluster", "dgx_h100", "--ranks", "8", "--groups", "2", "--nodes", "2")
     assert "2 of 2 groups leave the node" in dtsim("collective", "all_reduce", *words)[1]
+
+
+def test_settings_change_what_the_cluster_is_made_of_and_nothing_else(dtsim: Dtsim) -> None:
+    words = ("collective", "all_reduce", "--size", "1GiB", "--cluster", "dgx_h100", "--ranks", "16", "--json")
+    whole, half = (json.loads(dtsim(*words, *more)[1])["time_s"]["value"] for more in ((), ("--set", "cluster.nics=4")))
+    assert half > 1.3 * whole
+    for setting in ("cluster.gpus=8", "plan.tensor_parallel=8", "nics=4", "cluster.nics=none"):
+        code, out, error = dtsim(*words, "--set", setting)
+        assert (2, "", 1) == (code, out, error.count("\n"))
+        assert "cluster.nics" in error or "nics" in setting

@@ -96,7 +96,7 @@ def test_what_columns_of_the_host_cannot_hold_is_named_with_its_field() -> None:
     for told, said in (
         ({"activation_offload": "2.5"}, "activation_offload is a number of layers, but it is 2.5"),
         ({"parameter_offload": "3"}, "parameter_offload = 3 is outside 0 to 1"),
-        ({"cuda_graphs": "yes"}, "cuda_graphs: expected none or full_iteration"),
+        ({"cuda_graphs": "yes"}, "cuda_graphs = .*: expected none or full_iteration"),
     ):
         with pytest.raises(CannotPlace, match=said):
             predict(placed(**told))

@@ -294,3 +294,23 @@ def test_the_plan_chosen_is_beaten_by_no_tie(dtsim: Dtsim) -> None:
     assert 2 == len(answer["ties"])  # the second is the simpler, and worse in all that is told
     assert answer["chosen"] == first
     assert "chosen: the simplest that no tie beats" in dtsim(*asked)[1]
+
+
+def test_a_range_that_is_refused_for_what_the_job_says_tells_why(dtsim: Dtsim, tmp_path: Path) -> None:
+    """Layers by hand are those of one number of chunks."""
+    job = tmp_path / "split.toml"
+    job.write_text(
+        """name = "split"
+[workload]
+model = "gpt3_1_3b"
+global_batch_size = 32
+[plan]
+pipeline_parallel = 2
+layer_split = [13, 11]
+[cluster]
+name = "h100_x8"
+"""
+    )
+    _, said, _ = dtsim("search", str(job), "--range", "pp=2,4,8")
+    assert "2 refused" in said
+    assert "refused most often: layer_split must give 4 chunks" in said

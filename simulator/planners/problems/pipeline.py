@@ -287,8 +287,8 @@ class Pipeline(Cut[tuple[Stage, ...]]):
 def make_pipeline(graph: CostGraph, levels: tuple[Level, ...], transfers: bool = True) -> Pipeline:
     """Return the problem of cutting a graph into stages.
 
-    Nodes that read nothing and have no weights are inputs: where they stand is not chosen, and their time is not the pipeline's.  Nodes
-    that take no time, have no weights and are read by nobody stand anywhere.
+    Nodes that read nothing, have no weights and no backward are inputs: where they stand is not chosen, and their time is not the
+    pipeline's.  Nodes that take no time, have no weights and are read by nobody stand anywhere.
 
     Args:
         graph: with bytes on its edges.
@@ -306,7 +306,7 @@ def make_pipeline(graph: CostGraph, levels: tuple[Level, ...], transfers: bool =
             f"graph {graph.name!r} has nodes for backwards, or seconds on its edges; a pipeline is cut from nodes with both times "
             "and bytes. Way out: --problem placement"
         )
-    idle = [n for n, node in enumerate(graph.nodes) if not graph.sources[n] and not node.parameters]
+    idle = [n for n, one in enumerate(graph.nodes) if not (graph.sources[n] or one.parameters or one.backward)]
     found = graph
     while idle and len(idle) < len(found.nodes):
         found = found.without(idle)

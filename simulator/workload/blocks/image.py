@@ -22,17 +22,23 @@ reads it; a layer's last result by the layer that takes it.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from simulator.workload.builder import LayerBuilder
 from simulator.workload.graph import Convolution, Dim, Keep, Kernel, Measured, Moves, Tensor
 
-__all__ = ["ImageBuilder"]
+__all__ = ["ImageBuilder", "multiplications_saved"]
 
 _WINOGRAD = 2.25
 """Multiplications of 2 x 2 positions of a 3 x 3 window, 36, over 16 of F(2 x 2, 3 x 3): Lavin and Gray, arXiv 1509.09308, section 4.1."""
 _PLACE = 8.0
 """Bytes of the place of a largest number (torch: int64)."""
+
+
+def multiplications_saved(window: Sequence[int], stride: Sequence[int]) -> float:
+    """Return how many times fewer multiplications a convolution takes over transformed tiles of its windows (Winograd)."""
+    return _WINOGRAD if (tuple(window), tuple(stride)) == ((3, 3), (1, 1)) else 1.0
 
 
 class ImageBuilder:
@@ -86,7 +92,7 @@ class ImageBuilder:
                 keeps=self.keep(x),
                 taps=taps,
                 shared=taps / math.prod(stride),
-                saved=_WINOGRAD if (window, stride) == ((3, 3), (1, 1)) else 1.0,
+                saved=multiplications_saved(window, stride),
                 fixed=of_data,
                 backward_launches=2 + bias,
             )
