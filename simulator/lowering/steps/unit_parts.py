@@ -265,8 +265,10 @@ def quantising(state: State, group: tuple[str, ...], kind: int) -> tuple[Operato
         kind: of the action: 0 F, 1 B, 2 I, 3 W.
     """
     resolved = state.resolved
-    held, wide = group_held(state, group), float(resolved.precision.element)
     before = after = None
+    if not (resolved.quantized_weights or resolved.quantized_gradients):
+        return before, after
+    held, wide = group_held(state, group), float(resolved.precision.element)
     stays = "head" in group or ("embedding" in group and resolved.framework.fsdp_root_unit)
     again = resolved.reshard_after_forward and not stays
     if resolved.quantized_weights and (kind == 0 or (kind < 3 and again)):
