@@ -26,6 +26,7 @@ class Cut:
         pieces: the same of each segment: units and buckets, cut further where activations go to the host layer by layer.
         different: the pieces that differ; `which`: of each piece which of them it is.
         runs: of each that differs, its layers of one kind that follow each other, as (kind, how many).
+        kinds: all of these.
         spans: of each unit or bucket its kinds of layers, its first segment and its last.
     """
 
@@ -34,6 +35,7 @@ class Cut:
     different: Groups
     which: tuple[int, ...]
     runs: tuple[tuple[tuple[str, int], ...], ...]
+    kinds: tuple[str, ...]
     spans: tuple[tuple[tuple[str, ...], int, int], ...]
 
 
@@ -61,12 +63,14 @@ def cut_chunk(
     pieces = tuple([piece for group in apart for piece in group])
     number = {piece: n for n, piece in enumerate(dict.fromkeys(pieces))}
     ends = list(itertools.accumulate(len(group) for group in apart))
+    runs = tuple([_runs(piece) for piece in number])
     return Cut(
         groups=groups,
         pieces=pieces,
         different=tuple(number),
         which=tuple([number[piece] for piece in pieces]),
-        runs=tuple([_runs(piece) for piece in number]),
+        runs=runs,
+        kinds=tuple(dict.fromkeys(kind for run in runs for kind, _ in run)),
         spans=tuple([(g, end - len(own), end - 1) for g, own, end in zip(groups, apart, ends, strict=True)]),
     )
 

@@ -108,8 +108,9 @@ def _block(state: State, number: int, chunk: Chunk, kind: int, variant: int, sca
     around: tuple[Around, ...] = ()
     if variant == UNITS:
         around = tuple([(quantising(state, group, kind), carried(state, group, kind)) for group in cut.different])
+    tables = tuple([table_of(costs[layer], kind) for layer in cut.kinds])
     arrived, maxima = received(state, chunk, kind, scale), _maxima(state, chunk, kind)
-    return _made(chunk, kind, cut, tuple(costs), tuple(costs.values()), around, tuple(arrived), tuple(maxima))
+    return _made(chunk, kind, cut, tables, around, tuple(arrived), tuple(maxima))
 
 
 Around = tuple[tuple[OperatorTable | None, OperatorTable | None], ...]
@@ -121,8 +122,7 @@ def _made(
     chunk: Chunk,
     kind: int,
     cut: Cut,
-    names: tuple[str, ...],
-    layers: tuple[LayerCost, ...],
+    tables: tuple[OperatorTable, ...],
     around: tuple[Around, ...],
     arrived: Pieces,
     maxima: Pieces,
@@ -130,19 +130,16 @@ def _made(
     """The block of an action on a chunk.
 
     Args:
-        names, layers: the costs of all kinds of layers.
+        tables: of each kind of layer of the cut what it runs.
         around: of each different piece of the cut, where these are units.
         arrived: what is done to what arrived for the first of its layers; `maxima`: what ends the pass.
     """
-    costs = dict(zip(names, layers, strict=True))
-    runs = [
-        _pieces(costs, kind, (), layers_of, around[number] if around else ())
-        for number, layers_of in enumerate(cut.runs)
-    ]
+    of_kind = dict(zip(cut.kinds, tables, strict=True))
+    runs = [_pieces(of_kind, (), run, around[number] if around else ()) for number, run in enumerate(cut.runs)]
     which = cut.which
     if arrived:
         first = which[0]
-        runs.append(_pieces(costs, kind, arrived, cut.runs[first], around[first] if around else ()))
+        runs.append(_pieces(of_kind, arrived, cut.runs[first], around[first] if around else ()))
         which = (len(runs) - 1, *which[1:])
     if maxima:
         runs.append(runs[which[-1]] + maxima)
@@ -155,13 +152,13 @@ def _made(
 
 
 def _pieces(
-    costs: dict[str, LayerCost], kind: int, arrived: Pieces, run: tuple[tuple[str, int], ...], around: Around
+    of_kind: dict[str, OperatorTable], arrived: Pieces, run: tuple[tuple[str, int], ...], around: Around
 ) -> Pieces:
     """The operators of layers that run without a break, (kind, how many), after what is done to what arrived for them, and between what
     is done to their weights."""
     pieces = list(arrived)
     for layer, count in run:
-        table = table_of(costs[layer], kind)
+        table = of_kind[layer]
         if pieces and pieces[-1][0] is table:
             pieces[-1] = (table, pieces[-1][1] + count)
         else:
