@@ -141,6 +141,10 @@ class ResolvedPlan:
         """Kinds of steps of a run; the one with least to send first."""
         return self.exchange.step_kinds(self.exchange_terms)
 
+    def in_kind(self, kind: StepKind) -> ResolvedPlan:
+        """Return the plan of which a program of this kind of step is made."""
+        return self if kind == self.step_kind else replace(self, step_kind=kind)
+
     @property
     def on_servers(self) -> bool:
         """Whether servers keep the optimizer's states and update the weights, layer by layer."""

@@ -94,4 +94,6 @@ def _add_beside(rows: Structure, items: tuple[tuple[int, ...], ...]) -> None:
 
 def kept_for_exchange(held: Held, resolved: ResolvedPlan) -> float:
     """Bytes that a GPU keeps from step to step for its exchange."""
+    if type(resolved.exchange).state is GradientExchange.state:
+        return 0.0  # as most: nobody asks what is exchanged
     return sum(resolved.exchange.state(part, resolved.exchange_terms) for part in held.exchanged(resolved))

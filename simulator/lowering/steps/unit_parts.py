@@ -92,10 +92,12 @@ def gradient_made(resolved: ResolvedPlan) -> float:
 def made_in_turn(resolved: ResolvedPlan, kinds: Iterable[str]) -> bool:
     """Whether gradients of a unit of these layers stand from where each is made until all are copied into a buffer: what its backward
     holds says how many stand when it is fullest."""
+    if resolved.zero_stage != 3 or not resolved.framework.copies_gathered:
+        return False
     each_time = resolved.fsdp_reduce == "microbatch"
     whole = resolved.schedule.splits_backward or resolved.activation_offload or resolved.style.fused_wgrad_accumulation
     ends = {"head", "embedding"} & set(kinds)
-    return resolved.zero_stage == 3 and resolved.framework.copies_gathered and each_time and not whole and not ends
+    return each_time and not whole and not ends
 
 
 def root_gradients(state: State, kinds: tuple[str, ...]) -> int:
