@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from simulator.lowering.steps.assign import Chunk
 from simulator.workload.layer_kind import is_layer
 
-__all__ = ["BUCKETS", "UNBROKEN", "UNITS", "Cut", "cut_chunk", "offloaded", "unit_groups"]
+__all__ = ["BUCKETS", "UNBROKEN", "UNITS", "Cut", "Groups", "cut_chunk", "offloaded", "unit_groups"]
 
 UNBROKEN, UNITS, BUCKETS = 0, 1, 2
 Groups = tuple[tuple[str, ...], ...]
@@ -135,16 +134,17 @@ def offloaded(chunk: Chunk, layers: int) -> list[bool]:
     return out
 
 
-def unit_groups(kinds: Sequence[str], layers: int) -> tuple[tuple[str, ...], ...]:
+@functools.lru_cache(maxsize=1024)
+def unit_groups(kinds: tuple[str, ...], layers: int) -> tuple[tuple[str, ...], ...]:
     """Return the FSDP units of a chunk, forward: so many layers each, embedding and head apart; 0 = all in one.
 
-    >>> unit_groups(["embedding", "layer", "layer", "layer", "head"], 2)
+    >>> unit_groups(("embedding", "layer", "layer", "layer", "head"), 2)
     (('embedding',), ('layer', 'layer'), ('layer',), ('head',))
-    >>> unit_groups(["layer", "layer", "head"], 0)
+    >>> unit_groups(("layer", "layer", "head"), 0)
     (('layer', 'layer', 'head'),)
     """
     if not layers:
-        return (tuple(kinds),)
+        return (kinds,)
     units: list[tuple[str, ...]] = []
     held = 0
     for kind in kinds:
