@@ -40,7 +40,7 @@ from simulator.program.program import (
     Served,
 )
 
-__all__ = ["ItemPrice", "price_classes", "price_item"]
+__all__ = ["NUMBERS", "ItemPrice", "price_classes", "price_item"]
 
 HOST_SIGMA = 0.3
 """Spread of launch times between hosts: traces show medians of 3 to 6 us, i.e. exp(+-0.3) around 4 us."""
@@ -57,15 +57,13 @@ class ItemPrice:
     """The price of an item; columns as in `Prices`.
 
     Args:
+        numbers: occupancy, latency, seconds by account and shares of kinds of resources, in this order (`NUMBERS`).
         classes: seconds by number of the price class.
         noted: number of the price class (`price_classes`) of every part that was priced by itself; `seconds`, `weighted` (by its sigma),
             `calibrated`: of each.
     """
 
-    occupancy: float
-    latency: float
-    account: NDArray[np.float64]
-    share: NDArray[np.float64]
+    numbers: NDArray[np.float64]
     classes: dict[int, float]
     noted: tuple[int, ...]
     seconds: tuple[float, ...]
@@ -73,6 +71,20 @@ class ItemPrice:
     calibrated: tuple[bool, ...]
     model: str
     placement: str
+
+    @property
+    def occupancy(self) -> float:
+        """Seconds for which its streams are held."""
+        return float(self.numbers[0])
+
+    @property
+    def latency(self) -> float:
+        """Seconds between its end and the start of what waits for it."""
+        return float(self.numbers[1])
+
+
+NUMBERS = (2, 2 + len(ACCOUNTS), 2 + len(ACCOUNTS) + len(RESOURCE_KINDS))
+"""Where in `ItemPrice.numbers` the accounts begin, the shares, and where they end."""
 
 
 class _Draft:
@@ -98,10 +110,7 @@ class _Draft:
         """Return the finished price, kept in tuples of plain numbers: they cost the garbage collector nothing."""
         noted, seconds, weighted, calibrated = zip(*self.noted, strict=True) if self.noted else ((), (), (), ())
         return ItemPrice(
-            occupancy=float(self.occupancy),
-            latency=float(self.latency),
-            account=np.array(self.account),
-            share=np.array(self.share),
+            numbers=np.array([self.occupancy, self.latency, *self.account, *self.share], np.float64),
             classes=self.classes,
             noted=noted,
             seconds=seconds,
@@ -130,7 +139,7 @@ def price_item(item: Item, desk: Desk, place: GroupPlacement | None = None) -> I
     """
     if isinstance(item, Segment):
         price = _segment(item.pieces, item.synchronises, desk)
-        return replace(price, latency=desk.notice) if desk.notice and item.phase == "backward" else price
+        return _noticed(price, desk.notice) if desk.notice and item.phase == "backward" else price
     if isinstance(item, FusedSegment):
         return _pair(item.first.pieces, item.second.pieces, desk)
     if place is None and item.kind not in (COPY, TRANSFER) and not desk.names.issuperset(item.group):
@@ -153,6 +162,13 @@ def price_item(item: Item, desk: Desk, place: GroupPlacement | None = None) -> I
         desk.machine,
         desk.unbound,
     )
+
+
+def _noticed(price: ItemPrice, notice: float) -> ItemPrice:
+    """The price of a segment with this latency [s]."""
+    numbers = price.numbers.copy()
+    numbers[1] = notice
+    return replace(price, numbers=numbers)
 
 
 @functools.lru_cache(maxsize=16384)

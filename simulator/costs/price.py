@@ -11,12 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.costs.desk import Desk, desk_of
-from simulator.costs.items import ItemPrice, price_classes, price_item
+from simulator.costs.items import NUMBERS, ItemPrice, price_classes, price_item
 from simulator.errors import ProgramError
 from simulator.hardware.cluster import Cluster
 from simulator.hardware.group_placement import GroupPlacement
 from simulator.plan.framework import load_framework
-from simulator.program.prices import ACCOUNTS, RESOURCE_KINDS, ByClass, PriceClass, Prices
+from simulator.program.prices import ByClass, PriceClass, Prices
 from simulator.program.program import Item, Program, Segment
 from simulator.program.ragged import ranges
 
@@ -81,14 +81,16 @@ def _joined(different: list[ItemPrice], numbers: list[int], slowdown: NDArray[np
     """Put the prices of all items together."""
     item = np.array(numbers, np.int64)
     models, places = [p.model for p in different], [p.placement for p in different]
+    accounts, shares, width = NUMBERS
+    table = np.concatenate([np.zeros(0), *(p.numbers for p in different)]).reshape(-1, width)[item]
     return Prices(
-        occupancy=np.array([p.occupancy for p in different], np.float64)[item],
-        latency=np.array([p.latency for p in different], np.float64)[item],
-        account=np.array([p.account for p in different], np.float64).reshape(-1, len(ACCOUNTS))[item],
-        share=np.array([p.share for p in different], np.float64).reshape(-1, len(RESOURCE_KINDS))[item],
+        occupancy=table[:, 0].copy(),
+        latency=table[:, 1].copy(),
+        account=table[:, accounts:shares].copy(),
+        share=table[:, shares:].copy(),
         slowdown=slowdown,
-        model=tuple([models[number] for number in numbers]),
-        placement=tuple([places[number] for number in numbers]),
+        model=tuple(map(models.__getitem__, numbers)),
+        placement=tuple(map(places.__getitem__, numbers)),
         by_class=functools.partial(_by_class, different, item, price_classes()),
     )
 

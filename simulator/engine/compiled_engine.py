@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from simulator.compiled import compiled
 from simulator.engine.meetings import items_that_stretch
-from simulator.engine.resources import kinds_of_items, longer_beside
+from simulator.engine.resources import longer_beside
 from simulator.errors import DeadlockError
 from simulator.program.prices import Prices
 from simulator.program.program import Program
@@ -50,10 +50,10 @@ def _stretched(
     program: Program, prices: Prices, columns: Any, times: Any, start: Any, end: Any, order: NDArray[np.int32]
 ) -> bool:
     """Fill start and end where links stretch compute and nothing else is stretched; return whether that is so."""
-    stretches = items_that_stretch(program, prices)
-    if stretches is None:
+    found = items_that_stretch(program, prices)
+    if found is None:
         return False
-    own = program.stream_rank, program.kind, kinds_of_items(prices), stretches, longer_beside(prices)
+    own = program.stream_rank, program.kind, *found, longer_beside(prices)
     return bool(_stretch(*columns, *times, *own, start, end, order))
 
 

@@ -12,16 +12,16 @@ from simulator.program.program import Program
 __all__ = ["items_that_stretch", "links_that_slow"]
 
 
-def items_that_stretch(program: Program, prices: Prices) -> NDArray[np.bool_] | None:
-    """Return [items] which links stretch the compute beside them, where nothing else is ever stretched; None where more can happen:
-    several compute streams share a rank, or links are slowed, too."""
+def items_that_stretch(program: Program, prices: Prices) -> tuple[NDArray[np.int32], NDArray[np.bool_]] | None:
+    """Return [items] the bits of the kinds that each uses, and which links stretch the compute beside them, where nothing else is ever
+    stretched; None where more can happen: several compute streams share a rank, or links are slowed, too."""
     kinds = _kinds_on_streams(program, prices)
     if kinds is None:
         return None
     used, computes, links = kinds
     if slows(prices, links, computes | links):
         return None
-    return np.asarray(used & slows(prices, computes, links) > 0)
+    return used, np.asarray(used & slows(prices, computes, links) > 0)
 
 
 def links_that_slow(program: Program, prices: Prices) -> NDArray[np.int64] | None:

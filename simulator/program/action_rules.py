@@ -136,6 +136,8 @@ def _parts_occur_once(program: Program, found: _Actions, several: NDArray[np.boo
     doubtful = np.flatnonzero(several[found.action, found.key])
     row = found.row[doubtful]
     cell, _ = _dense_key([found.action[doubtful], found.key[doubtful], program.part[row]])
+    if np.bincount(cell).max() == 1:
+        return
     _, place, counts = np.unique(cell, return_index=True, return_counts=True)
     refuse(
         program,

@@ -107,8 +107,7 @@ def check_runnable(program: Program, occupancy: NDArray[np.float64], latency: ND
     Raises:
         ProgramError: a column of another length, an index out of range, a time that is negative or not finite.
     """
-    program.rows.once(("indices", _sizes(program)), lambda: _check_indices(program))
-    _effect_counts(program)
+    _arrays_fit(program)
     for name, seconds in (("occupancy", occupancy), ("latency", latency)):
         if seconds.shape[-1] != len(program.items):
             raise ProgramError(
@@ -124,9 +123,16 @@ def check_runnable(program: Program, occupancy: NDArray[np.float64], latency: ND
             )
 
 
-def _check_indices(program: Program) -> None:
-    for rule in (_offsets_are_monotone, _columns_are_as_long_as_the_rows, _indices_are_in_range):
-        rule(program)
+def _arrays_fit(program: Program) -> None:
+    """Columns are as long as they should be, and what they number is there."""
+    program.rows.once(("arrays", _sizes(program)), lambda: _check_arrays(program))
+    _effect_counts(program)
+
+
+def _check_arrays(program: Program) -> None:
+    _offsets_are_monotone(program)
+    _columns_are_as_long_as_the_rows(program)
+    _indices_are_in_range(program, _row_indices(program))
 
 
 def _offsets_are_monotone(program: Program) -> None:
@@ -169,10 +175,13 @@ def _axes_have_ranks(program: Program) -> None:
             raise ProgramError(f"a mesh axis has one or more ranks, but {name} has {size}")
 
 
-def _indices_are_in_range(program: Program, effects: bool = False) -> None:
-    """With `effects` those alone."""
+Limits = list[tuple[str, NDArray[Any], int, int, NDArray[Any] | None]]
+"""(column, its numbers, the lowest, the one above the highest, where the entries of each row begin)."""
+
+
+def _row_indices(program: Program) -> Limits:
     streams = len(program.stream_rank)
-    limits: list[tuple[str, NDArray[Any], int, int, NDArray[Any] | None]] = [
+    return [
         ("item", program.item, 0, len(program.items), None),
         ("kind", program.kind, 0, len(KIND_NAMES), None),
         ("action", program.action, -1, 6, None),
@@ -181,8 +190,14 @@ def _indices_are_in_range(program: Program, effects: bool = False) -> None:
         ("after", program.after, 0, program.size, program.after_offsets),
         ("stream_rank", program.stream_rank, 0, program.ranks, None),
     ]
-    marks = [(name, getattr(program, name), -1, len(program.effects), None) for name in EFFECT_COLUMNS]
-    for name, values, low, high, offsets in marks if effects else [*limits, *marks]:
+
+
+def _effect_indices(program: Program) -> Limits:
+    return [(name, getattr(program, name), -1, len(program.effects), None) for name in EFFECT_COLUMNS]
+
+
+def _indices_are_in_range(program: Program, limits: Limits) -> None:
+    for name, values, low, high, offsets in limits:
         if len(values) == 0 or (values.min() >= low and values.max() < high):
             continue
         place = int(((values < low) | (values >= high)).argmax())
@@ -248,14 +263,22 @@ def _kinds_match_items(program: Program) -> None:
 
 
 def _all_members_take_part(program: Program) -> None:
-    members = [_members(item.pipeline_ranks) if isinstance(item, Link) else () for item in program.items]
-    for number, ranks in enumerate(members):
-        if ranks and not (ranks[0] >= 0 and ranks[-1] < program.ranks):
+    members = {
+        number: _members(item.pipeline_ranks)
+        for number, item in enumerate(program.items)
+        if isinstance(item, Link) and item.pipeline_ranks
+    }
+    for number, ranks in members.items():
+        if not (ranks[0] >= 0 and ranks[-1] < program.ranks):
             name = program.items[number].name
             raise ProgramError(
                 f"pipeline_ranks lie in 0..{program.ranks - 1}, but item {number} ({name}) has {list(ranks)}"
             )
-    low, high, count = np.array([(r[0], r[-1], len(r)) if r else (-1, -1, 0) for r in members]).reshape(-1, 3).T
+    low, high, count = np.zeros((3, len(program.items)), np.int64)
+    if members:
+        low[list(members)], high[list(members)], count[list(members)] = zip(
+            *((r[0], r[-1], len(r)) for r in members.values()), strict=True
+        )
     rows = np.flatnonzero((count > 0)[program.item])  # all others are of every rank by itself
     begin, item = program.stream_offsets[rows], program.item[rows]
     held = program.stream_offsets[rows + 1] - begin
@@ -267,8 +290,8 @@ def _all_members_take_part(program: Program) -> None:
     good &= (np.minimum(one, other) == low[item]) & (np.maximum(one, other) == high[item])
     for row in rows[~good].tolist():
         streams = program.streams[program.stream_offsets[row] : program.stream_offsets[row + 1]]
-        taking, wanted = sorted(set(place[streams].tolist())), members[program.item[row]]
-        if wanted and taking != list(wanted):
+        taking, wanted = sorted(set(place[streams].tolist())), members[int(program.item[row])]
+        if taking != list(wanted):
             raise ProgramError(
                 f"every member of a group takes part, and nobody else: {row_named(program, row)} holds streams of ranks "
                 f"{taking}, but its item names pipeline ranks {list(wanted)}"
@@ -395,7 +418,7 @@ def _effect_counts(program: Program) -> Counts:
 
 def _counted(program: Program) -> Counts:
     _columns_are_as_long_as_the_rows(program)
-    _indices_are_in_range(program, effects=True)
+    _indices_are_in_range(program, _effect_indices(program))
     effects = len(program.effects)
     counts = []
     for column in (program.start_effect, program.end_effect):
@@ -408,9 +431,7 @@ def _counted(program: Program) -> Counts:
 
 
 _LOOKS_AT: dict[Callable[[Program], None], str] = {
-    _offsets_are_monotone: _ROWS,
-    _columns_are_as_long_as_the_rows: _FORM,
-    _indices_are_in_range: _FORM,
+    _arrays_fit: _FORM,
     _streams_have_names_of_their_own: _LANES,
     _weights_count_ranks: _AMOUNTS,
     _axes_have_ranks: _FORM,

@@ -25,7 +25,7 @@ def stages_have_meshes(program: Program) -> None:
                 f"{program.rank_weight[rank]:g}, its mesh has {mesh.ranks}, from {mesh.first}"
             )
     for number, item in enumerate(program.items):
-        if not isinstance(item, Link) or (item.kind != TRANSFER and not item.ends):
+        if type(item) is not Link or (not item.ends and (item.kind != TRANSFER or not program.stages)):
             continue
         wanted = [program.stages[rank].ranks for rank in item.pipeline_ranks] if program.stages else []
         if item.kind != TRANSFER or [end.ranks for end in item.ends] != wanted:

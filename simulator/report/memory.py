@@ -221,8 +221,8 @@ def _walk(
     low, high = (0.0, math.inf) if window is None else window
     time = np.zeros(program.ranks)
     net = np.zeros((program.ranks, len(sizes)), np.int64)
-    none = np.full(program.size, -1, np.int32)
-    columns = (program.start_effect, program.end_effect, program.mark_effect)
+    given = (program.start_effect, program.end_effect, program.mark_effect)
+    columns = [column if len(column) else np.full(program.size, -1, np.int32) for column in given]
     bad = walk_memory(
         program.rank,
         program.stream_rank,
@@ -230,7 +230,7 @@ def _walk(
         program.streams,
         trace.start,
         trace.end,
-        *(column if len(column) else none for column in columns),
+        *columns,
         np.ascontiguousarray(sizes.sum(axis=1)),
         np.ascontiguousarray(resident.sum(axis=1)),
         low,

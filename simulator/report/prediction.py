@@ -227,7 +227,7 @@ class Prediction(Tabular):
     @property
     def peak_memory(self) -> float:
         """Bytes on the fullest rank."""
-        return float(self.memory.total[self.fullest])
+        return float(self.memory.total[self.fullest]) if self.ranks else float(self.memory.total.max())
 
     @property
     def capacities(self) -> NDArray[np.float64]:
@@ -367,9 +367,10 @@ def measure(
     cluster: Cluster,
     provenance: dict[str, Any] | None = None,
     ranks: tuple[RankKind, ...] = (),
+    places: Callable[[int], float] = no_places,
 ) -> Prediction:
     """Return the numbers of a run, each worked out when it is asked for; `ranks` says what each rank of the program stands for, where
-    ranks differ.
+    ranks differ, `places` what of its memory is of no use.
 
     `workload` is what was trained, or what the program itself says of it (`trained_by`).
 
@@ -385,6 +386,7 @@ def measure(
         cluster=cluster,
         made=provenance or {},
         ranks=ranks,
+        places=places,
         peak_flops=_peak(program, ranks, gemm) if ranks else cluster.gpu.peak(gemm),
     )
 

@@ -37,8 +37,8 @@ def simulate_kind(
     priced = price_ranks(program, cluster, fold)
     trace = run(priced.program, priced.prices, engine)
     facts = _provenance(workload, resolved, priced.cluster, noted, cluster.parts)
-    prediction = measure(trace, priced.program, priced.prices, workload, priced.cluster, facts, priced.ranks)
-    return replace(prediction, places=functools.partial(_places, workload, resolved, program))
+    places = functools.partial(_places, workload, resolved, program)
+    return measure(trace, priced.program, priced.prices, workload, priced.cluster, facts, priced.ranks, places)
 
 
 def _places(workload: Workload, resolved: ResolvedPlan, program: Program, rank: int) -> float:

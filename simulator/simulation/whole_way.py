@@ -100,7 +100,7 @@ def simulate(
             OneKind(
                 kind.name,
                 kind.share,
-                simulate_kind(workload, replace(resolved, step_kind=kind), cluster, engine, noted, fold),
+                simulate_kind(workload, resolved.in_kind(kind), cluster, engine, noted, fold),
             )
             for kind in resolved.step_kinds
         )

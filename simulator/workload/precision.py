@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from simulator.errors import UnknownNameError
-from simulator.remembered import hashed_once
+from simulator.remembered import hashed_once, kept
 from simulator.units import BYTES_PER_ELEMENT
 
 __all__ = ["FROZEN_BYTES", "NF4_BYTES", "PRECISIONS", "Precision", "PrecisionName", "precision_named"]
@@ -54,7 +54,7 @@ class Precision:
     reads_apart: int = 1
     turns: bool = False
 
-    @property
+    @kept
     def element(self) -> int:
         """Bytes of one weight or activation."""
         return int(BYTES_PER_ELEMENT[self.compute])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from simulator.remembered import hashed_once
+from simulator.remembered import hashed_once, kept
 from simulator.workload.blocks.mixer import MIXERS
 from simulator.workload.blocks.mixer.state_space import StateSpace
 from simulator.workload.layer_kind import layer_kind
@@ -61,7 +61,7 @@ class Workload:
             return float(self.sequence_length)
         return min(float(self.sequence_length), self.document_length * (1.0 + self.document_spread**2))
 
-    @property
+    @kept
     def numbers(self) -> Precision:
         """The number formats."""
         return precision_named(self.precision)

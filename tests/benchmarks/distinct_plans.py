@@ -1,4 +1,4 @@
-"""Distinct plans of one job, each predicted once, block by block as a line on standard input asks: the work of
+"""Distinct plans of one job, block by block as a line on standard input asks, all of them once and then all once more: the work of
 `test_distinct_plan_speed.py`.  It runs in a process of its own, also with an older tree on its path, so it uses public names alone.
 """
 
@@ -74,7 +74,7 @@ def main(space: Space) -> None:
     small = Workload(model=load_model("llama3_8b"), sequence_length=4096, global_batch_size=64)
     nodes = load_cluster("dgx_h100", 16)
     work = Workload(model=load_model(space.model), sequence_length=space.tokens, global_batch_size=space.batch)
-    cluster, left = load_cluster(space.cluster, space.gpus), iter(space.blocks())
+    cluster, left = load_cluster(space.cluster, space.gpus), itertools.chain(space.blocks(), space.blocks())
     warm = [Plan(tensor_parallel=2, pipeline_parallel=2, zero_stage=zero, sequence_parallel=True) for zero in (0, 1, 3)]
     for number, _ in enumerate(sys.stdin):
         plans = list(space.plans(next(left))) if number else warm

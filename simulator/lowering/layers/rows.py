@@ -108,7 +108,9 @@ class Rows:
 
     def mark(self, first: int, captured: int, op: Op) -> None:
         """Say of all rows from the first-th on what starts them, and which operation they run."""
-        self.rows[first:] = [row._replace(captured=captured) for row in self.rows[first:]]
+        self.rows[first:] = [
+            row if row.captured == captured else row._replace(captured=captured) for row in self.rows[first:]
+        ]
         self.ops[first:] = [op] * (len(self.rows) - first)
 
     def join(self, others: Rows) -> None:
@@ -122,8 +124,9 @@ class Rows:
         rows, name = self.rows, self.name
         if half:
             keep = [i for i, row in enumerate(rows) if (row.part == "weight") == (half == "weight")]
-            place = {old: new for new, old in enumerate(keep)} | {-1: -1}
-            rows = [rows[i]._replace(beside=place.get(rows[i].beside, -1)) for i in keep]
+            place = {old: new for new, old in enumerate(keep)}
+            found = [rows[i] for i in keep]
+            rows = [row._replace(beside=place.get(row.beside, -1)) if row.beside >= 0 else row for row in found]
             name = f"{name}, {half} gradient"
         return operator_table(name, dict(zip(Row._fields, zip(*rows, strict=True), strict=True)) if rows else {})
 

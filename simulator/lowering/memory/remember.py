@@ -94,9 +94,11 @@ def _stand(rows: Structure, class_of: tuple[int, ...], found: tuple[_Stand, ...]
         for way, (edge, kinds, row) in enumerate(edges):
             left = tuple([variant for variant in _VARIANTS if (way, variant) not in [piece[:2] for piece in pieces]])
             rows.touch(edge, row[of(number, scale, kinds, left)], saved)
-            rows.touch(edge, row[of(number, scale, (1, 2) if way else kinds, left)], loss)
-        rows.touch("start", rows.first_row[of(number, scale, (2,), _VARIANTS)], between)
-        rows.touch("end", rows.last_row[of(number, scale, (3,), _VARIANTS)], between)
+            if loss >= 0:
+                rows.touch(edge, row[of(number, scale, (1, 2) if way else kinds, left)], loss)
+        if between >= 0:
+            rows.touch("start", rows.first_row[of(number, scale, (2,), _VARIANTS)], between)
+            rows.touch("end", rows.last_row[of(number, scale, (3,), _VARIANTS)], between)
         for way, variant, effects in pieces:
             edge, kinds, _ = edges[way]
             _touch_segments(rows, edge, of(number, scale, kinds, (variant,)), effects)

@@ -141,17 +141,21 @@ class ResolvedPlan:
         """Kinds of steps of a run; the one with least to send first."""
         return self.exchange.step_kinds(self.exchange_terms)
 
-    @property
+    def in_kind(self, kind: StepKind) -> ResolvedPlan:
+        """Return the plan of which a program of this kind of step is made."""
+        return self if kind == self.step_kind else replace(self, step_kind=kind)
+
+    @kept
     def on_servers(self) -> bool:
         """Whether servers keep the optimizer's states and update the weights, layer by layer."""
         return self.exchange.on_servers and self.replicas > 1
 
-    @property
+    @kept
     def in_waves(self) -> bool:
         """Whether replicas change their own weights after every backward, and servers add up what a step of each changed."""
         return self.exchange.waves and self.replicas > 1
 
-    @property
+    @kept
     def divides_stream(self) -> bool:
         """Whether the ranks that split layers have a part each of what goes from layer to layer."""
         return bool(self.layout.axes((Dim("batch", 1), Dim("sequence", 1), Dim("hidden", 1))))
@@ -172,17 +176,17 @@ class ResolvedPlan:
         ranks = self.tensor_parallel * self.context_parallel * self.data_parallel
         return ranks // (self.expert_parallel * self.expert_tensor_parallel)
 
-    @property
+    @kept
     def reduce_dtype(self) -> str:
         """Number format in which gradients are added between ranks."""
         return self.gradient_reduce_dtype or self.gradient_dtype
 
-    @property
+    @kept
     def reduce_bytes(self) -> float:
         """Bytes of a gradient on its way."""
         return BYTES_PER_ELEMENT[self.reduce_dtype]
 
-    @property
+    @kept
     def gathered_bytes(self) -> float:
         """Bytes of a weight as FSDP gathers it: under autocast, which casts beside the products, those of its fp32 shard."""
         return 4.0 if self.style.autocast else float(self.precision.element)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from simulator.lowering.steps.assign import Chunk
 from simulator.workload.layer_kind import is_layer
 
-__all__ = ["BUCKETS", "UNBROKEN", "UNITS", "Cut", "cut_chunk", "offloaded", "unit_groups"]
+__all__ = ["BUCKETS", "UNBROKEN", "UNITS", "Cut", "Groups", "cut_chunk", "offloaded", "unit_groups"]
 
 UNBROKEN, UNITS, BUCKETS = 0, 1, 2
 Groups = tuple[tuple[str, ...], ...]
@@ -26,6 +25,7 @@ class Cut:
         pieces: the same of each segment: units and buckets, cut further where activations go to the host layer by layer.
         different: the pieces that differ; `which`: of each piece which of them it is.
         runs: of each that differs, its layers of one kind that follow each other, as (kind, how many).
+        kinds: all of these.
         spans: of each unit or bucket its kinds of layers, its first segment and its last.
     """
 
@@ -34,6 +34,7 @@ class Cut:
     different: Groups
     which: tuple[int, ...]
     runs: tuple[tuple[tuple[str, int], ...], ...]
+    kinds: tuple[str, ...]
     spans: tuple[tuple[tuple[str, ...], int, int], ...]
 
 
@@ -61,12 +62,14 @@ def cut_chunk(
     pieces = tuple([piece for group in apart for piece in group])
     number = {piece: n for n, piece in enumerate(dict.fromkeys(pieces))}
     ends = list(itertools.accumulate(len(group) for group in apart))
+    runs = tuple([_runs(piece) for piece in number])
     return Cut(
         groups=groups,
         pieces=pieces,
         different=tuple(number),
         which=tuple([number[piece] for piece in pieces]),
-        runs=tuple([_runs(piece) for piece in number]),
+        runs=runs,
+        kinds=tuple(dict.fromkeys(kind for run in runs for kind, _ in run)),
         spans=tuple([(g, end - len(own), end - 1) for g, own, end in zip(groups, apart, ends, strict=True)]),
     )
 
@@ -131,16 +134,17 @@ def offloaded(chunk: Chunk, layers: int) -> list[bool]:
     return out
 
 
-def unit_groups(kinds: Sequence[str], layers: int) -> tuple[tuple[str, ...], ...]:
+@functools.lru_cache(maxsize=1024)
+def unit_groups(kinds: tuple[str, ...], layers: int) -> tuple[tuple[str, ...], ...]:
     """Return the FSDP units of a chunk, forward: so many layers each, embedding and head apart; 0 = all in one.
 
-    >>> unit_groups(["embedding", "layer", "layer", "layer", "head"], 2)
+    >>> unit_groups(("embedding", "layer", "layer", "layer", "head"), 2)
     (('embedding',), ('layer', 'layer'), ('layer',), ('head',))
-    >>> unit_groups(["layer", "layer", "head"], 0)
+    >>> unit_groups(("layer", "layer", "head"), 0)
     (('layer', 'layer', 'head'),)
     """
     if not layers:
-        return (tuple(kinds),)
+        return (kinds,)
     units: list[tuple[str, ...]] = []
     held = 0
     for kind in kinds:

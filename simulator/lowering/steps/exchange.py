@@ -37,6 +37,8 @@ def exchanged_matrices(state: State, chunks: tuple[Chunk, ...]) -> Matrices:
 
 def exchange_pieces(held: Held, resolved: ResolvedPlan, matrices: Matrices) -> tuple[Pieces, Pieces]:
     """Return (operators, how often) before and behind the optimizer, in the plan's kind of step."""
+    if not resolved.step_kind.exchanges:
+        return (), ()
     parts = held.exchanged(resolved, matrices)
     return _made(resolved.exchange, resolved.step_kind, parts, resolved.exchange_terms)[:2]
 
@@ -45,9 +47,9 @@ def exchange_pieces(held: Held, resolved: ResolvedPlan, matrices: Matrices) -> t
 def _made(
     exchange: GradientExchange, kind: StepKind, parts: tuple[Part, ...], terms: Terms
 ) -> tuple[Pieces, Pieces, tuple[Link, ...]]:
-    """As `exchange_pieces`, and what goes beside the step."""
+    """As `exchange_pieces`, of a kind of step in which something is exchanged, and what goes beside the step."""
     before, behind = Rows("exchange before the update"), Rows("exchange behind the update")
-    for part in parts if kind.exchanges else ():
+    for part in parts:
         exchange.before(before, kind, part, terms)
         exchange.behind(behind, kind, part, terms)
     links: tuple[Link, ...] = ()
@@ -71,6 +73,8 @@ def _made(
 def add_exchange_beside(state: State) -> None:
     """Add what an exchange that overlaps sends beside the step."""
     resolved, first = state.resolved, all_alike(state)
+    if not (resolved.exchange.overlaps and resolved.step_kind.exchanges):
+        return
     facts = resolved.exchange, resolved.step_kind
     links = {
         rank: _made(*facts, rank_held(state, rank).exchanged(resolved), resolved.exchange_terms)[2]
@@ -90,4 +94,6 @@ def _add_beside(rows: Structure, items: tuple[tuple[int, ...], ...]) -> None:
 
 def kept_for_exchange(held: Held, resolved: ResolvedPlan) -> float:
     """Bytes that a GPU keeps from step to step for its exchange."""
+    if type(resolved.exchange).state is GradientExchange.state:
+        return 0.0  # as most: nobody asks what is exchanged
     return sum(resolved.exchange.state(part, resolved.exchange_terms) for part in held.exchanged(resolved))

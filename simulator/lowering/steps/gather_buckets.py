@@ -23,14 +23,17 @@ def gather_buckets(state: State) -> None:
     chunks, class_of = classes_of(state.chunks)
     for number, variant in state.build(_kinds_of_first_forwards, class_of):
         found: list[tuple[int, int]] = []
+        of_group: dict[tuple[str, ...], list[int]] = {}
         for group, first, _ in state.cuts[(number, "forward", variant)].spans:
-            held = bucket_held(state, chunks[number], group).trained
-            if (group, held) not in items:
-                items[group, held] = [
-                    state.link("all_gather", f"weights of {words(group)}{what}", count * element, dtype, axes)
-                    for what, count, axes in held.parts(state.resolved)
-                ]
-            found += [(item, first) for item in items[group, held]]
+            if group not in of_group:
+                held = bucket_held(state, chunks[number], group).trained
+                if (group, held) not in items:
+                    items[group, held] = [
+                        state.link("all_gather", f"weights of {words(group)}{what}", count * element, dtype, axes)
+                        for what, count, axes in held.parts(state.resolved)
+                    ]
+                of_group[group] = items[group, held]
+            found += [(item, first) for item in of_group[group]]
         places.append(((number, variant), tuple(found)))
     state.build(_add_buckets, class_of, tuple(places))
 

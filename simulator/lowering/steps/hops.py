@@ -83,7 +83,7 @@ def add_chains(state: State, chains: Sequence[Chain], place: Place, *facts: Hash
     if not chains:
         return np.zeros(0, np.int64)
     hops, of = state.build(_add_first_hops, tuple([chain[0] for chain in chains]), place, facts)
-    if any(len(chain) > 1 for chain in chains):
+    if max(map(len, chains)) > 1:
         second = [chain[1] if len(chain) > 1 else -1 for chain in chains]
         add_second_hops(state, hops, tuple([second[number] for number in of.tolist()]))
     rows: np.ndarray = hops.rows

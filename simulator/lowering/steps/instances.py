@@ -103,51 +103,68 @@ def _codes(rows: Structure, class_of: tuple[int, ...]) -> np.ndarray:
 
 
 def _block(state: State, number: int, chunk: Chunk, kind: int, variant: int, scale: int) -> Block:
-    direction = _DIRECTION[kind]
+    direction, costs = _DIRECTION[kind], state.scales[scale]
     cut = state.cuts[(number, direction, variant)] = _cut(state, chunk, direction, variant)
-    runs = [_pieces(state, [], cut, number, kind, variant, scale) for number in range(len(cut.different))]
+    around: tuple[Around, ...] = ()
+    if variant == UNITS:
+        around = tuple([(quantising(state, group, kind), carried(state, group, kind)) for group in cut.different])
+    tables = tuple([table_of(costs[layer], kind) for layer in cut.kinds])
+    arrived, maxima = received(state, chunk, kind, scale), _maxima(state, chunk, kind)
+    return _made(chunk, kind, cut, tables, around, tuple(arrived), tuple(maxima))
+
+
+Around = tuple[tuple[OperatorTable | None, OperatorTable | None], ...]
+"""What is done to the weights of a unit before its layers run, and behind them, from the inside out."""
+
+
+@functools.lru_cache(maxsize=2048)
+def _made(
+    chunk: Chunk,
+    kind: int,
+    cut: Cut,
+    tables: tuple[OperatorTable, ...],
+    around: tuple[Around, ...],
+    arrived: Pieces,
+    maxima: Pieces,
+) -> Block:
+    """The block of an action on a chunk.
+
+    Args:
+        tables: of each kind of layer of the cut what it runs.
+        around: of each different piece of the cut, where these are units.
+        arrived: what is done to what arrived for the first of its layers; `maxima`: what ends the pass.
+    """
+    of_kind = dict(zip(cut.kinds, tables, strict=True))
+    runs = [_pieces(of_kind, (), run, around[number] if around else ()) for number, run in enumerate(cut.runs)]
     which = cut.which
-    if arrived := received(state, chunk, kind, scale):
-        runs.append(_pieces(state, arrived, cut, which[0], kind, variant, scale))
+    if arrived:
+        first = which[0]
+        runs.append(_pieces(of_kind, arrived, cut.runs[first], around[first] if around else ()))
         which = (len(runs) - 1, *which[1:])
-    if maxima := _maxima(state, chunk, kind):
-        runs.append(runs[which[-1]] + tuple(maxima))
+    if maxima:
+        runs.append(runs[which[-1]] + maxima)
         which = (*which[:-1], len(runs) - 1)
-    return _named(chunk, kind, tuple(runs), which)
-
-
-@functools.lru_cache(maxsize=256)
-def _named(chunk: Chunk, kind: int, runs: tuple[Pieces, ...], which: tuple[int, ...]) -> Block:
-    """The block of an action whose segments run, one after the other, `which` of the runs."""
     ends = " + embedding" * chunk.embedding + " + head" * chunk.head
     name = f"{'FBIW'[kind]} of {chunk.layers} layer{'s' * (chunk.layers != 1)}{ends}"
-    names = [name] if len(which) == 1 else [f"{name}, part {number}" for number in range(len(which))]
-    segments = [Segment(name=n, pieces=runs[w], phase=_DIRECTION[kind]) for n, w in zip(names, which, strict=True)]
-    return Block(name=names[0], segments=tuple(segments))
+    titles = [name] if len(which) == 1 else [f"{name}, part {number}" for number in range(len(which))]
+    segments = [Segment(name=n, pieces=runs[w], phase=_DIRECTION[kind]) for n, w in zip(titles, which, strict=True)]
+    return Block(name=titles[0], segments=tuple(segments))
 
 
 def _pieces(
-    state: State,
-    arrived: list[tuple[OperatorTable, int]],
-    cut: Cut,
-    number: int,
-    kind: int,
-    variant: int,
-    scale: int,
+    of_kind: dict[str, OperatorTable], arrived: Pieces, run: tuple[tuple[str, int], ...], around: Around
 ) -> Pieces:
-    """The operators of some layers that run without a break, after what is done to what arrived for them, and between what is done to
-    their weights."""
-    pieces, costs = list(arrived), state.scales[scale]
-    for layer, count in cut.runs[number]:
-        table = table_of(costs[layer], kind)
+    """The operators of layers that run without a break, (kind, how many), after what is done to what arrived for them, and between what
+    is done to their weights."""
+    pieces = list(arrived)
+    for layer, count in run:
+        table = of_kind[layer]
         if pieces and pieces[-1][0] is table:
             pieces[-1] = (table, pieces[-1][1] + count)
         else:
             pieces.append((table, count))
-    if variant == UNITS:
-        group = cut.different[number]
-        for before, after in (quantising(state, group, kind), carried(state, group, kind)):
-            pieces = [(t, 1) for t in (before,) if t] + pieces + [(t, 1) for t in (after,) if t]
+    for before, after in around:
+        pieces = [(t, 1) for t in (before,) if t] + pieces + [(t, 1) for t in (after,) if t]
     return tuple(pieces)
 
 

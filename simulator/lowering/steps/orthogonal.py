@@ -45,6 +45,8 @@ def matrices_of(state: State, chunks: tuple[Chunk, ...]) -> Matrices:
 
 def orthogonal_pieces(state: State, held: Held, matrices: Matrices) -> Pieces:
     """Return (operators, how often) of the rank's matrices; of those that ranks share a part."""
+    if not matrices:
+        return ()
     resolved, pieces = state.resolved, []
     alike: Counter[tuple[int, int, bool]] = Counter()
     for matrix, layers in matrices:
@@ -54,7 +56,7 @@ def orthogonal_pieces(state: State, held: Held, matrices: Matrices) -> Pieces:
     for (short, long, experts), many in sorted(alike.items()):
         count = math.ceil(many / _ways(resolved, experts))
         pieces += [(_around(short, long), count), (_newton_schulz(short, long), times * count)]
-    if matrices and resolved.zero_stage == 3:
+    if resolved.zero_stage == 3:
         sizes = dict(resolved.axes)
         parts = Held(held.all - held.others, held.experts).parts(resolved)
         sent = tuple((count / math.prod(sizes[axis] for axis in axes), axes) for _, count, axes in parts)

@@ -70,12 +70,15 @@ def _buckets(state: State) -> np.ndarray:
     where: list[tuple[Backward, int]] = []
     for cut in state.build(_kinds_completing, every, class_of):
         number, variant, completes = cut
+        of_group: dict[tuple[str, ...], list[Chain]] = {}
         for group, _, last in state.cuts[(number, "backward", variant)].spans:
-            held = bucket_held(state, chunks[number], group)
-            if (group, held) not in items:
-                copied = len(group) if state.resolved.framework.cycle_time and len(group) > 1 else 0
-                items[group, held] = links_of(state, f"gradients of {words(group)}", held, slices=2 * copied)
-            chains = _second_hop_once(state, items[group, held], completes)
+            chains = of_group.get(group)
+            if chains is None:
+                held = bucket_held(state, chunks[number], group)
+                if (group, held) not in items:
+                    copied = len(group) if state.resolved.framework.cycle_time and len(group) > 1 else 0
+                    items[group, held] = links_of(state, f"gradients of {words(group)}", held, slices=2 * copied)
+                chains = of_group[group] = _second_hop_once(state, items[group, held], completes)
             found += chains
             where += [(cut, last)] * len(chains)
     return add_chains(state, found, _after_segments, every, class_of, tuple(where))

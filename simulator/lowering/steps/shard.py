@@ -21,7 +21,7 @@ import numpy as np
 from simulator.errors import PlanError
 from simulator.lowering.memory.parameter_offload import add_shard_copies
 from simulator.lowering.steps.assign import classes_of
-from simulator.lowering.steps.cut import UNITS, unit_groups
+from simulator.lowering.steps.cut import UNITS, Groups, unit_groups
 from simulator.lowering.steps.gather_buckets import gather_buckets
 from simulator.lowering.steps.hops import Hops, add_second_hops
 from simulator.lowering.steps.state import State
@@ -90,11 +90,13 @@ def _fsdp(state: State, plan: Windowing) -> None:
         forward, backward = (state.cuts.get((number, word, UNITS)) for word in ("forward", "backward"))
         cuts.append(
             (
-                None if forward is None else tuple(units.setdefault(g, len(units)) for g in forward.groups),
-                None if backward is None else tuple(units.setdefault(g[::-1], len(units)) for g in backward.groups),
+                None if forward is None else _numbered(units, forward.groups, 1),
+                None if backward is None else _numbered(units, backward.groups, -1),
             )
         )
-        root = [group for group in unit_groups(classes[number].kinds, resolved.fsdp_unit) if set(group) <= ends]
+        groups = unit_groups(classes[number].kinds, resolved.fsdp_unit)
+        alone = {group for group in dict.fromkeys(groups) if ends.issuperset(group)}
+        root = [group for group in groups if group in alone]
         if len(root) > 1 and cuts[-1] != (None, None):
             joint = tuple(kind for group in root for kind in group)
             whole |= {group: units.setdefault(joint, len(units)) for group in root}
@@ -137,6 +139,12 @@ def _fsdp(state: State, plan: Windowing) -> None:
         tuple(_gradients(part, stay) for part in parts),
         tuple(root_gradients(state, kinds) if kinds in whole else -1 for kinds in units),
     )
+
+
+def _numbered(units: dict[tuple[str, ...], int], groups: Groups, way: int) -> tuple[int, ...]:
+    """The number of each of these units, which are there backward where `way` is -1; a new one gets the next."""
+    numbers = {group: units.setdefault(group[::way], len(units)) for group in dict.fromkeys(groups)}
+    return tuple(map(numbers.__getitem__, groups))
 
 
 def _paired_chunks(rows: Structure) -> tuple[int, ...]:

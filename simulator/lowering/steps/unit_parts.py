@@ -92,10 +92,12 @@ def gradient_made(resolved: ResolvedPlan) -> float:
 def made_in_turn(resolved: ResolvedPlan, kinds: Iterable[str]) -> bool:
     """Whether gradients of a unit of these layers stand from where each is made until all are copied into a buffer: what its backward
     holds says how many stand when it is fullest."""
+    if resolved.zero_stage != 3 or not resolved.framework.copies_gathered:
+        return False
     each_time = resolved.fsdp_reduce == "microbatch"
     whole = resolved.schedule.splits_backward or resolved.activation_offload or resolved.style.fused_wgrad_accumulation
     ends = {"head", "embedding"} & set(kinds)
-    return resolved.zero_stage == 3 and resolved.framework.copies_gathered and each_time and not whole and not ends
+    return each_time and not whole and not ends
 
 
 def root_gradients(state: State, kinds: tuple[str, ...]) -> int:
@@ -265,8 +267,10 @@ def quantising(state: State, group: tuple[str, ...], kind: int) -> tuple[Operato
         kind: of the action: 0 F, 1 B, 2 I, 3 W.
     """
     resolved = state.resolved
-    held, wide = group_held(state, group), float(resolved.precision.element)
     before = after = None
+    if not (resolved.quantized_weights or resolved.quantized_gradients):
+        return before, after
+    held, wide = group_held(state, group), float(resolved.precision.element)
     stays = "head" in group or ("embedding" in group and resolved.framework.fsdp_root_unit)
     again = resolved.reshard_after_forward and not stays
     if resolved.quantized_weights and (kind == 0 or (kind < 3 and again)):
