@@ -93,7 +93,19 @@ def capture(session: nox.Session) -> None:
     if not os.path.exists(folder):
         session.install("--no-deps", "--target", folder, "megatron-core==0.13.1")
     session.run(
-        *("python", "-m", "pytest", "-n", "2", "--dist", "loadfile", "-m", "slow", "tests/conformance", *session.posargs),
+        *(
+            "python",
+            "-m",
+            "pytest",
+            "-n",
+            "2",
+            "--dist",
+            "loadfile",
+            "-m",
+            "slow",
+            "tests/conformance",
+            *session.posargs,
+        ),
         env={"DTSIM_RECORD": "1"},
     )
 
