@@ -21,8 +21,8 @@ __all__ = ["knows_machine", "row_cluster", "row_gpu"]
 
 _SAME_RATE = 0.05
 _NETWORKS = ("infiniband", "roce", "ethernet", "tcpx", "tcpxo", "efa", "omnipath", "slingshot", "aries", "ici")
-_KINDS_OF_NETWORK = r"\b(efa|tcpxo|tcpx|roce|slingshot)\b"
-"""Networks that are not InfiniBand, which is taken where a row's words name none."""
+_KINDS_OF_NETWORK = r"\b(efa|tcpxo|tcpx|roce|slingshot|omni-?path|ethernet)\b"
+"""Networks that are not InfiniBand, which is taken where a row's words name none; the first that it names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +56,11 @@ def row_cluster(row: Row) -> tuple[Cluster, tuple[str, ...]]:
     gpu = next((node.powered(gpu) for node in ours if node.gpus == per_node), gpu)
     link, more = _inner_link(row, gpu, ours)
     assumed += more
-    fabric = load_names().fact(text(row, "source"), "network")
+    fabric = load_names().fact(text(row, "source"), "network", gpu.name)
     needs = world > per_node
     words = f"{text(row, 'intra_link')} {text(row, 'quality_note')}".lower()
     said_kind = re.search(_KINDS_OF_NETWORK, words) if needs and fabric is None else None
-    technology = fabric.network if fabric else said_kind.group(0) if said_kind else ""
+    technology = fabric.network if fabric else said_kind.group(0).replace("-", "") if said_kind else ""
     said = number(row, "inter_gbps_per_gpu")
     rate = quantity("inter_gbps_per_gpu", f"{said} Gb/s", "B/s") if said and said > 0 else None
     usual = load_names().usual_networks.get(gpu.name)
@@ -81,7 +81,7 @@ def row_cluster(row: Row) -> tuple[Cluster, tuple[str, ...]]:
         needs,
     )
     cluster, more = _cluster_like(wanted)
-    cluster, switches = _with_switches(cluster, text(row, "source"), needs)
+    cluster, switches = _with_switches(cluster, text(row, "source"), gpu.name, needs)
     more += switches
     machine = load_names().fact(text(row, "source"), "calibration", gpu.name)
     if machine is not None:
@@ -94,9 +94,9 @@ def row_cluster(row: Row) -> tuple[Cluster, tuple[str, ...]]:
         raise CannotPlace(str(error)) from None
 
 
-def _with_switches(cluster: Cluster, source: str, several: bool) -> tuple[Cluster, tuple[str, ...]]:
+def _with_switches(cluster: Cluster, source: str, gpu: str, several: bool) -> tuple[Cluster, tuple[str, ...]]:
     """Return (cluster, what was assumed) with the switches that are known of a source: a row names parts, never switches."""
-    known = load_names().fact(source, "switches")
+    known = load_names().fact(source, "switches", gpu)
     if known is None:
         told: dict[str, object] = {"topology": "", "nodes_per_pod": None, "pxn": True}
         return replace(cluster, spec=cluster.spec.model_copy(update=told)), ()
@@ -172,8 +172,10 @@ def _as_owned(row: Row, gpu: Gpu, assumed: tuple[str, ...]) -> tuple[Gpu, tuple[
 def knows_machine(row: Row) -> bool:
     """Whether a row names a GPU of ours and, where several nodes take part, says how fast its network is."""
     several = (count(row, "n_gpus") or 1) > (count(row, "gpus_per_node") or 8)
-    told = number(row, "inter_gbps_per_gpu") or load_names().fact(text(row, "source"), "network")
-    return _named_gpu(row) is not None and bool(told or not several)
+    known = _named_gpu(row)
+    if known is None or not several:
+        return known is not None
+    return bool(number(row, "inter_gbps_per_gpu") or load_names().fact(text(row, "source"), "network", known[0].name))
 
 
 def _like(row: Row, name: str) -> list[Gpu]:
