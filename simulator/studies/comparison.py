@@ -345,7 +345,15 @@ def beside(parts: Mapping[str, Comparison]) -> Comparison:
 
     Args:
         parts: by what each job was asked for as: the name of a row whose job has another's name.
+
+    Raises:
+        SpecError: they count in several units, so that none is quicker.
     """
+    units = sorted({p.workload.unit for part in parts.values() for _, p in part.predicted})
+    if len(units) > 1:
+        raise SpecError(
+            f"jobs side by side count the same, but these count {' and '.join(units)}. Way out: each by itself"
+        )
     own = Counter(part.name for part in parts.values())
     names = [part.name if own[part.name] == 1 else asked for asked, part in parts.items()]
     rows = tuple(
