@@ -371,7 +371,8 @@ def _compared(asked: Sequence[tuple[str, ...]]) -> str:
     for setting in (setting for settings in asked for setting in settings):
         key, _, value = setting.partition("=")
         values.setdefault(key.strip(), set()).add(value)
-    return ", ".join(key.rpartition(".")[2] for key, found in values.items() if len(found) > 1)
+    varied = (key.removesuffix(".name") for key, found in values.items() if len(found) > 1)
+    return ", ".join(key.rpartition(".")[2] for key in varied)
 
 
 def _with_fitting_chunks(job: Job, settings: Sequence[str]) -> tuple[Job, str]:

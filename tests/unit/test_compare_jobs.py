@@ -50,3 +50,8 @@ def test_images_and_tokens_are_not_counted_together(dtsim: Dtsim) -> None:
     code, out, said = dtsim("compare", "gpt2_124m_1gpu", "resnet50_16xv100")
     assert (2, "") == (code, out)
     assert "jobs side by side count the same, but these count image and token" in said
+
+
+def test_clusters_are_compared_by_cluster(dtsim: Dtsim) -> None:
+    asked = ("--model", "gpt3_1_3b", "--cluster", "h100_x8", "--vary", "cluster=h100_x8,a100_x8")
+    assert "gpt3_1_3b on h100_x8, by cluster, side by side" in dtsim("compare", *asked, "--zero", "3")[1]
