@@ -12,7 +12,16 @@ from collections.abc import Callable
 from types import FunctionType
 from typing import Any, TypeVar
 
-__all__ = ["Loop", "compile_from_now_on", "compiled", "interpreted_for", "part", "read_only", "when_compiling"]
+__all__ = [
+    "Loop",
+    "compile_from_now_on",
+    "compiled",
+    "interpreted_for",
+    "listen",
+    "part",
+    "read_only",
+    "when_compiling",
+]
 
 Function = Callable[..., Any]
 Same = TypeVar("Same", bound=Function)
@@ -44,8 +53,9 @@ def when_compiling(tell: Callable[[bool], None]) -> None:
     _told.append(tell)
 
 
-def _listen() -> None:
-    """Hear from numba when it compiles: once, for loading numba for it alone would take as long as a prediction."""
+def listen() -> None:
+    """Hear from numba when it compiles, from a first loop on or where a module of compiled code is loaded: loading numba for it alone would
+    take as long as a prediction."""
     global _listening
     if _listening:
         return
@@ -100,7 +110,7 @@ class Loop:
     def quick(self) -> Any:
         """The compiled function."""
         if self._quick is None:
-            _listen()
+            listen()
             self._quick = _jit(self.function, self._types() if self._types else None, self._options)
         return self._quick
 

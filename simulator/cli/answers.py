@@ -103,7 +103,7 @@ ANSWERS = {
             "job": _JOB,
             "rows": Key(
                 "list",
-                "per variant `name`, `settings`, `reason`, and all keys of `run` beside energy, price and pipeline facts",
+                "per variant `name`, `settings`, `reason`; keys of `run` but `device_memory_bytes` and `largest_at_peak`; price, pipeline",
             ),
         },
     ),

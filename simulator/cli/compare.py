@@ -141,7 +141,7 @@ def command(
         if len(several) > 1
         else compare(job, asked, model=model, cluster=cluster, engine=engine)
     )
-    could, rows = len(comparison.predicted), len(comparison.rows)
+    check_some(len(comparison.predicted), [row.reason for row in comparison.rows], "variants")
     comparison = comparison.fitting() if only else comparison
     comparison = comparison.sorted_by(sort) if sort else comparison
     save_table(comparison, output)
@@ -158,7 +158,6 @@ def command(
 
         wrote(plot_schedules(comparison.predicted, figure, comparison.title))
     print_answer(comparison, "compare", as_json)
-    check_some(could, rows, "variants")
 
 
 def _say_no_plan(job: Job, asked: list[str]) -> None:
@@ -200,6 +199,8 @@ def _scale(
     if mode not in ("strong", "weak"):
         raise SpecError(f"--scaling: expected strong or weak, got {mode[:40]!r}")
     found = scaling(VariantLoader(*place), asked, gpus, "weak" if mode == "weak" else "strong", engine)
+    reasons = [point.reason for curve in found.curves for point in curve.points if point.reason]
+    check_some(sum(len(curve.predicted) for curve in found.curves), reasons, "points")
     save_table(found, output)
     if plot:
         from simulator.report.scaling_plot import plot_scaling
@@ -210,7 +211,6 @@ def _scale(
         ]
         wrote(plot_scaling(curves, plot, f"{found.name}, {found.mode} scaling"))
     print_answer(found, "scaling", as_json)
-    check_some(sum(len(c.predicted) for c in found.curves), sum(len(c.points) for c in found.curves), "points")
 
 
 def latency_points(texts: list[str]) -> list[float]:

@@ -94,18 +94,19 @@ def print_answer(found: Told, kind: str, as_json: bool) -> None:
         print_sections(found.sections())
 
 
-def check_some(could: int, asked: int, what: str) -> None:
-    """Refuse, behind an answer that is already printed, what nothing of which could be.
+def check_some(could: int, reasons: Iterable[str], what: str) -> None:
+    """Refuse what nothing of which can be.
 
     Args:
-        could: how many could.
+        could: how many can.
+        reasons: of those that cannot, in their order; looked at where none can.
         what: what there are several of, such as "points".
 
     Raises:
-        SpecError: none could.
+        SpecError: none can; the message has the first reason.
     """
-    if asked and not could:
-        raise SpecError(f"none of the {asked:,} {what} can be; the answer says why")
+    if not could and (first := next(iter(reasons), None)) is not None:
+        raise SpecError(f"none of the {what} can be; the first: {first}")
 
 
 def line_width() -> int | None:

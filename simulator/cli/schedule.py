@@ -108,9 +108,9 @@ def command(
         from simulator.studies.schedule_table import schedule_table
 
         table = schedule_table(_names(names), shape, *times, transfer=transfer, engine=engine)
+        check_some(len(table.figures), [reason for _, reason in table.refused], "schedules")
         runs = [(_title(one), one.program, one.trace) for one in table.figures]
         _give(table, _side_by_side(table) if form == "ascii" else "", runs, form, output, engine, "schedules")
-        check_some(len(table.figures), len(table.figures) + len(table.refused), "schedules")
     else:
         from simulator.studies.schedule_figures import schedule_figures
 

@@ -55,7 +55,8 @@ def command(
             from simulator.report.sweep_plot import plot_sweep
 
             wrote(plot_sweep(found.records(), [field for field, _ in the_study.vary], plot, the_study.name))
+        refused = found.counts.get("refused", 0) if not found.stopped else 0
+        check_some(the_study.size - refused, (str(row["reason"]) for row in found.records()), "points")
         print_answer(found, "sweep", as_json)
     if found.stopped:
         raise typer.Exit(INTERRUPTED)
-    check_some(found.counts.get("ok", 0) + found.counts.get("failed", 0), the_study.size, "points")

@@ -9,7 +9,11 @@ from __future__ import annotations
 import numpy as np
 from numba import float64, int64, njit, uint64
 
+from simulator.compiled import listen
+
 __all__ = ["key_of", "uniform"]
+
+listen()
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _FIRST, _SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)

@@ -17,7 +17,11 @@ from typing import Any
 import numpy as np
 from numba import njit
 
+from simulator.compiled import listen
+
 __all__ = ["list_schedule", "search"]
+
+listen()
 
 Array = Any
 _NEVER = 1e300

@@ -345,7 +345,15 @@ def beside(parts: Mapping[str, Comparison]) -> Comparison:
 
     Args:
         parts: by what each job was asked for as: the name of a row whose job has another's name.
+
+    Raises:
+        SpecError: they count in several units, so that none is quicker.
     """
+    units = sorted({p.workload.unit for part in parts.values() for _, p in part.predicted})
+    if len(units) > 1:
+        raise SpecError(
+            f"jobs side by side count the same, but these count {' and '.join(units)}. Way out: each by itself"
+        )
     own = Counter(part.name for part in parts.values())
     names = [part.name if own[part.name] == 1 else asked for asked, part in parts.items()]
     rows = tuple(
@@ -363,7 +371,8 @@ def _compared(asked: Sequence[tuple[str, ...]]) -> str:
     for setting in (setting for settings in asked for setting in settings):
         key, _, value = setting.partition("=")
         values.setdefault(key.strip(), set()).add(value)
-    return ", ".join(key.rpartition(".")[2] for key, found in values.items() if len(found) > 1)
+    varied = (key.removesuffix(".name") for key, found in values.items() if len(found) > 1)
+    return ", ".join(key.rpartition(".")[2] for key in varied)
 
 
 def _with_fitting_chunks(job: Job, settings: Sequence[str]) -> tuple[Job, str]:

@@ -15,9 +15,9 @@ HEAD = f"""# JSON answers
 Made by `python -m tests.golden.json_page` from `simulator/cli/answers.py`; `dtsim show schema run` prints one as JSON Schema.
 
 `--json` prints one JSON object on standard output and nothing else there; progress goes to standard error. Exit codes: 0 answered, 2 the
-input is wrong, the machine refuses, or none of several variants, points or schedules can be (the answer with the reasons is printed all
-the same), 3 it does not fit (`dtsim run --strict` only), 130 stopped, 1 a fault of ours. Numbers are in SI units where a key does not say
-otherwise; what is no number (NaN, infinity) is null.
+input is wrong (also where none of several variants, points or schedules can be) or the machine refuses: one message on standard error and
+nothing on standard output; 3 it does not fit (`dtsim run --strict` only), 130 stopped, 1 a fault of ours. Numbers are in SI units where a
+key does not say otherwise; what is no number (NaN, infinity) is null.
 
 This is version {SCHEMA_VERSION} of the schema. Keys may be added to it; one that is taken away or means something else makes a new version.
 """

@@ -1,8 +1,7 @@
-"""An answer in which nothing could be answered leaves with exit code 2; its reasons stand in it all the same."""
+"""Where nothing of what was asked for can be, that is a refusal: exit code 2, one message with the first reason, no answer."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -30,9 +29,8 @@ def study(tmp_path: Path) -> str:
 )
 def test_where_nothing_could_be_the_exit_code_says_so(dtsim: Dtsim, study: str, words: str) -> None:
     code, out, error = dtsim(*(study if words == "sweep" else words).split(), "--json")
-    assert (2, True) == (code, "error: none of the 2 " in error)
-    assert {"schema_version", "kind"} <= json.loads(out).keys()
-    assert "refused" in out or "reason" in out
+    assert (2, "", 1) == (code, out, error.count("error: none of the "))
+    assert any(way in error for way in ("Nearest: ", "nearest that works: ", "Way out: "))
 
 
 def test_one_row_that_could_be_is_an_answer(dtsim: Dtsim) -> None:

@@ -44,3 +44,14 @@ def test_what_is_of_one_job_is_refused_for_several(dtsim: Dtsim, files: list[str
 def test_jobs_of_one_name_are_told_apart_by_their_files(dtsim: Dtsim, files: list[str]) -> None:
     Path(files[1]).write_text(Path(files[1]).read_text().replace('name = "sharded"', 'name = "plain"'))
     assert files == [row["name"] for row in json.loads(dtsim("compare", *files, "--json")[1])["rows"]]
+
+
+def test_images_and_tokens_are_not_counted_together(dtsim: Dtsim) -> None:
+    code, out, said = dtsim("compare", "gpt2_124m_1gpu", "resnet50_16xv100")
+    assert (2, "") == (code, out)
+    assert "jobs side by side count the same, but these count image and token" in said
+
+
+def test_clusters_are_compared_by_cluster(dtsim: Dtsim) -> None:
+    asked = ("--model", "gpt3_1_3b", "--cluster", "h100_x8", "--vary", "cluster=h100_x8,a100_x8")
+    assert "gpt3_1_3b on h100_x8, by cluster, side by side" in dtsim("compare", *asked, "--zero", "3")[1]

@@ -52,6 +52,19 @@ def test_noise_that_is_not_there_is_refused_before_anything_is_compiled(tmp_path
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    "words",
+    [
+        "schedule auto -p 2 -m 2 --memory-limit 2 --json",
+        "goodput gpt2_124m_1gpu --days 1 --samples 2 --no-levers --json",
+    ],
+)
+def test_what_is_compiled_beside_the_engine_is_said_too(tmp_path: Path, words: str) -> None:
+    left = dtsim(ROOT, tmp_path / "empty", *words.split())
+    assert (0, 1) == (left.returncode, left.stderr.count(NOTE))
+
+
+@pytest.mark.slow
 def test_sources_that_are_newer_but_equal_are_not_compiled_again(tmp_path: Path) -> None:
     shutil.copytree(ROOT / "simulator", tmp_path / "simulator", ignore=shutil.ignore_patterns("__pycache__"))
     for data in ("hardware_specs", "workloads"):
