@@ -36,6 +36,7 @@ _PUBLIC = {
     "run": "simulator.engine",
     "simulate": "simulator.simulation",
     "simulate_job": "simulator.simulation",
+    "undisturbed": "simulator.remembered",
 }
 
 __all__ = ["__version__", *sorted(_PUBLIC)]

@@ -49,11 +49,17 @@ def emit(state: State, name: str) -> Program:
         stream_lane=tuple([lane for _, lane in structure.streams]),
         rank_weight=frozen(np.full(state.ranks, float(members))),
         effects=state.effect_list(),
-        resident=tuple([Effect(tensors=tuple(t)) for t in state.resident]),
-        host_resident=tuple([Effect(tensors=tuple(t)) for t in state.host]) if any(state.host) else (),
-        nvme_resident=tuple([Effect(tensors=tuple(t)) for t in state.drives]) if any(state.drives) else (),
+        resident=_standing(state.resident),
+        host_resident=_standing(state.host) if any(state.host) else (),
+        nvme_resident=_standing(state.drives) if any(state.drives) else (),
         framework=resolved.framework.name,
     )
+
+
+def _standing(ranks: list[list[Tensor]]) -> tuple[Effect, ...]:
+    """What stands on each rank; one effect for ranks that share a list."""
+    made = {id(tensors): Effect(tensors=tuple(tensors)) for tensors in ranks}
+    return tuple([made[id(tensors)] for tensors in ranks])
 
 
 def _effects(state: State) -> Arrays:

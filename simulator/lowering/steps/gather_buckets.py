@@ -19,10 +19,11 @@ def gather_buckets(state: State) -> None:
     """One gather per bucket of a chunk's weights, before the first forward that needs them."""
     element, dtype = state.resolved.precision.element, state.resolved.precision.compute
     items: dict[tuple[tuple[str, ...], Held], list[int]] = {}
-    places: list[tuple[tuple[int, int], Waited]] = []
+    places: list[tuple[tuple[int, int], Gathers]] = []
     chunks, class_of = classes_of(state.chunks)
     for number, variant in state.build(_kinds_of_first_forwards, class_of):
-        found: list[tuple[int, int]] = []
+        found: list[int] = []
+        segments: list[int] = []
         of_group: dict[tuple[str, ...], list[int]] = {}
         for group, first, _ in state.cuts[(number, "forward", variant)].spans:
             if group not in of_group:
@@ -33,13 +34,14 @@ def gather_buckets(state: State) -> None:
                         for what, count, axes in held.parts(state.resolved)
                     ]
                 of_group[group] = items[group, held]
-            found += [(item, first) for item in of_group[group]]
-        places.append(((number, variant), tuple(found)))
+            found += of_group[group]
+            segments += [first] * len(of_group[group])
+        places.append(((number, variant), (tuple(found), tuple(segments))))
     state.build(_add_buckets, class_of, tuple(places))
 
 
-Waited = tuple[tuple[int, int], ...]
-"""Gathers: item, and the segment that waits for it."""
+Gathers = tuple[tuple[int, ...], tuple[int, ...]]
+"""Items, and of each the segment that waits for it."""
 
 
 def _first_forwards(rows: Structure, class_of: tuple[int, ...]) -> list[tuple[int, tuple[int, int]]]:
@@ -55,11 +57,15 @@ def _kinds_of_first_forwards(rows: Structure, class_of: tuple[int, ...]) -> tupl
 
 
 def _add_buckets(
-    rows: Structure, class_of: tuple[int, ...], places: tuple[tuple[tuple[int, int], Waited], ...]
+    rows: Structure, class_of: tuple[int, ...], places: tuple[tuple[tuple[int, int], Gathers], ...]
 ) -> None:
     """Add the gathers of first forwards, which are told by their kinds."""
     of_kind = dict(places)
-    found = [(item, a, first) for a, kind in _first_forwards(rows, class_of) for item, first in of_kind[kind]]
+    found = [
+        (item, a, first)
+        for a, kind in _first_forwards(rows, class_of)
+        for item, first in zip(*of_kind[kind], strict=True)
+    ]
     numbers, action, place = np.array(found, np.int64).reshape(-1, 3).T
     added = rows.on_lane("dp", numbers, rows.pattern.rank[action], chunk=rows.order.chunk[action])
     rows.wait(rows.first_row[action] + place, added)

@@ -10,7 +10,7 @@ their gradients last.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -61,15 +61,21 @@ _VARIANTS = 1 + max(UNBROKEN, UNITS, BUCKETS)
 """Ways to cut a backward."""
 
 
+def _code(number: Any, variant: Any, completes: Any) -> Any:
+    """A number for a `Backward`, or numbers for columns of them."""
+    return (number * _VARIANTS + variant) * 2 + completes
+
+
 def _buckets(state: State) -> np.ndarray:
     """One reduction per segment of every backward that completes a bucket (fused pairs are not cut: one for the whole); returns the rows
     of all of them."""
     every, (chunks, class_of) = state.resolved.reduces_each, classes_of(state.chunks)
     items: dict[tuple[tuple[str, ...], Held], list[Chain]] = {}
     found: list[Chain] = []
-    where: list[tuple[Backward, int]] = []
-    for cut in state.build(_kinds_completing, every, class_of):
-        number, variant, completes = cut
+    codes: list[int] = []
+    segments: list[int] = []
+    for number, variant, completes in state.build(_kinds_completing, every, class_of):
+        code = _code(number, variant, completes)
         of_group: dict[tuple[str, ...], list[Chain]] = {}
         for group, _, last in state.cuts[(number, "backward", variant)].spans:
             chains = of_group.get(group)
@@ -80,8 +86,9 @@ def _buckets(state: State) -> np.ndarray:
                     items[group, held] = links_of(state, f"gradients of {words(group)}", held, slices=2 * copied)
                 chains = of_group[group] = _second_hop_once(state, items[group, held], completes)
             found += chains
-            where += [(cut, last)] * len(chains)
-    return add_chains(state, found, _after_segments, every, class_of, tuple(where))
+            codes += [code] * len(chains)
+            segments += [last] * len(chains)
+    return add_chains(state, found, _after_segments, every, class_of, tuple(codes), tuple(segments))
 
 
 def _with_rows(state: State, rows: np.ndarray) -> list[Bucket]:
@@ -114,21 +121,20 @@ def _backwards(rows: Structure, every: bool) -> tuple[np.ndarray, np.ndarray, np
 
 
 def _after_segments(
-    rows: Structure, every: bool, class_of: tuple[int, ...], where: tuple[tuple[Backward, int], ...]
+    rows: Structure, every: bool, class_of: tuple[int, ...], codes: tuple[int, ...], segments: tuple[int, ...]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """After the segments of backwards that complete buckets.
 
     Args:
-        where: of each chain: the kind of backward, and its segment.
+        codes, segments: of each chain: the kind of backward, by number, and its segment.
     """
     some, chunk, variant, completes = _backwards(rows, every)
-    kind = (np.array(class_of, np.int64)[chunk] * _VARIANTS + variant) * 2 + completes
-    of = np.array([(number * _VARIANTS + cut) * 2 + last for (number, cut, last), _ in where], np.int64)
+    kind, of = _code(np.array(class_of, np.int64)[chunk], variant, completes), np.array(codes, np.int64)
     counts = np.bincount(of, minlength=int(kind.max(initial=0)) + 1)
     each = counts[kind]
     numbers = np.argsort(of, kind="stable")[ranges((np.cumsum(counts) - counts)[kind], each)]
-    actions, segments = np.repeat(some, each), np.array([segment for _, segment in where], np.int64)[numbers]
-    return rows.pattern.rank[actions], rows.first_row[actions] + segments, numbers
+    actions, place = np.repeat(some, each), np.array(segments, np.int64)[numbers]
+    return rows.pattern.rank[actions], rows.first_row[actions] + place, numbers
 
 
 def _second_hop_once(state: State, chains: list[Chain], completes: bool) -> list[Chain]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import heapq
 from collections import Counter
 from collections.abc import Callable
-from typing import TypeVar
 
 import numpy as np
 
@@ -33,8 +32,6 @@ from simulator.lowering.steps.unit_parts import kept_tensors, listed
 from simulator.lowering.steps.update_tables import Summed, UpdateFacts, norm_table, optimizer_table, update_facts
 from simulator.program.program import COLLECTIVE, COMPUTE, OperatorTable, Segment, Tensor
 from simulator.workload.optimizers import OPTIMIZERS, optimizer_cost
-
-Made = TypeVar("Made")
 
 __all__ = [
     "add_update",
@@ -114,9 +111,10 @@ def add_update(state: State) -> None:
         item = state.link("all_reduce", "gradient norm", 8.0, "fp32", _norm_group(state), pipeline_ranks=everyone)
         rank, before = state.build(_add_norm, norm, item)
     optimizer = _segments(state, facts, updates, tables, "optimizer", synchronises=True)
-    stands = tuple(_of_each_rank(state, lambda rank: state.effect(_stands_in_update(state, rank))))
+    alike = all_alike(state)
+    stands = {rank: state.effect(_stands_in_update(state, rank)) for rank in dict.fromkeys(alike)}
     rows = state.build(_add_optimizer, optimizer)
-    state.stand(_stand, stands)
+    state.stand(_stand, tuple([stands[first] for first in alike]))
     hosts, back = add_host_update(state, lambda held: states_kept(state, held), rank, before)
     if resolved.zero_stage in (1, 2) and not resolved.overlap_parameters:
         _gather(state, hosts, back)
@@ -207,7 +205,7 @@ def update_segments(state: State) -> tuple[int, ...]:
 
 def _sums_gradients(state: State) -> bool:
     """Whether tensor-parallel ranks have terms of any gradients."""
-    return any(summed_parameters(state, rank) for rank in range(state.ranks))
+    return any(summed_parameters(state, rank) for rank in dict.fromkeys(all_alike(state)))
 
 
 Update = tuple[Held, float, float, Summed, float, Matrices, Matrices]
@@ -216,8 +214,8 @@ term each, how many tensors it has, the matrices that the update makes orthogona
 exchange as such."""
 
 
-def _updates(state: State) -> list[Update]:
-    """What the update of each rank depends on."""
+def _updates(state: State) -> dict[int, Update]:
+    """What the update of each rank depends on, of those whose contents differ."""
 
     def update(rank: int) -> Update:
         held = rank_held(state, rank).trained
@@ -231,20 +229,20 @@ def _updates(state: State) -> list[Update]:
             exchanged_matrices(state, contents(state, rank)),
         )
 
-    return _of_each_rank(state, update)
+    return {rank: update(rank) for rank in dict.fromkeys(all_alike(state))}
 
 
 def _segments(
     state: State,
     facts: UpdateFacts,
-    updates: list[Update],
+    updates: dict[int, Update],
     tables: tuple[Callable[..., OperatorTable], ...],
     name: str,
     synchronises: bool,
 ) -> tuple[int, ...]:
-    """One segment per different rank content."""
+    """Return, per rank, its segment; one for all whose updates are alike."""
     items: dict[Update, int] = {}
-    for update in dict.fromkeys(updates):
+    for update in dict.fromkeys(updates.values()):
         held, *counts, matrices, exchanged = update
         own = update_facts(state, held.others / held.all) if held.others else facts
         pieces = tuple([(table(own, held.all, *counts), 1) for table in tables])
@@ -254,14 +252,8 @@ def _segments(
             pieces = before + pieces + behind
         made = Segment(name=name, pieces=pieces, phase="optimizer", synchronises=synchronises)
         items[update] = state.add_item(made)
-    return tuple([items[update] for update in updates])
-
-
-def _of_each_rank(state: State, make: Callable[[int], Made]) -> list[Made]:
-    """What is made for each rank, once for those of equal contents."""
-    first = all_alike(state)
-    made = {rank: make(rank) for rank in dict.fromkeys(first)}
-    return [made[rank] for rank in first]
+    of_rank = {rank: items[update] for rank, update in updates.items()}
+    return tuple([of_rank[first] for first in all_alike(state)])
 
 
 def states_kept(state: State, held: Held, stage: int = 1) -> float:
