@@ -38,6 +38,7 @@ from simulator.specs import validate_spec
         ("BMTrain (ZeRO-3, PyTorch)", "bmtrain"),
         ("metaseq (fairscale FSDP)", "metaseq"),
         ("OneFlow 0.3.5", "oneflow"),
+        ("YaFSDP (PyTorch)", "pytorch_fsdp"),
     ],
 )
 def test_a_framework_is_found_by_the_words_that_tell_it_from_its_neighbours(said: str, expected: str) -> None:

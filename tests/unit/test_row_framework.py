@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from simulator.plan.framework import load_framework
 from tests.rows import placed
 
 
@@ -28,3 +29,11 @@ def test_a_release_in_a_codes_name_is_its_version(framework: str, profile: str) 
         framework=framework, zero_stage="1", gpu="H100-80GB-SXM", gpu_mem_gb="80", gpu_peak_bf16_tflops="989"
     )
     assert found.fields["framework"] == profile
+
+
+def test_nanotron_kept_what_it_gathered_until_august_2024() -> None:
+    row = {"framework": "nanotron", "tp": "8", "pp": "1", "dp": "2", "seq_parallel": "1"}
+    assert "nanotron" == placed(**row).fields["framework"]
+    old = placed(**row, source="nanotron old_bench, Llama 1B")
+    assert "nanotron_2024" == old.fields["framework"]
+    assert load_framework("nanotron_2024").keeps_gathered_inputs

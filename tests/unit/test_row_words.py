@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
 import pytest
 
 from simulator.accuracy.attempt import attempt, may_fit, predict, verdict_outcome
@@ -147,14 +145,6 @@ def test_a_run_of_unknown_recompute_that_fits_within_the_band_recomputes_nothing
     outcome = verdict_outcome("row", "group", False, attempt(tight, True))
     assert (None, False) == (outcome.predicted, outcome.counts)
     assert "what the run recomputed is not known" in outcome.reason
-
-
-def test_a_row_that_names_a_hybrid_of_ours_is_that_model() -> None:
-    sizes = {"arch_layers": "118", "hidden": "8192", "heads": "64", "kv_heads": "8", "ffn_hidden": "32768", "tp": "8"}
-    row = placed(**sizes, model="NemotronH-56B", attn_type="hybrid mamba2", pp="1", dp="2", seq_len="8192")
-    assert {"mamba2": 54, "none": 54, "full": 10} == dict(Counter(row.workload.model.layer_mixers))
-    with pytest.raises(CannotPlace, match="hybrid"):
-        placed(**{**sizes, "arch_layers": "60"}, model="NemotronH-56B", attn_type="hybrid mamba2", pp="1", dp="2")
 
 
 def test_encoders_and_encoder_decoders_are_known_by_their_families() -> None:

@@ -44,6 +44,7 @@ ROUNDS = (
     "blind13",
     "blind14",
     "blind15",
+    "blind16",
 )
 """The blind sets, in the order of their making."""
 

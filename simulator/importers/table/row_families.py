@@ -43,11 +43,24 @@ def special_model(row: Row) -> tuple[Model, tuple[str, ...]] | None:
     named = next((model for model in _called(said) if _is_mixed(model)), None)
     if named is not None and (count(row, "arch_layers"), count(row, "hidden")) == (named.layers, named.hidden):
         return named, (f"layers as in {named.name}",)
+    short = None if named is None else _cut_short(row, named)
+    if named is not None and short is not None:
+        return short, (f"the first {short.layers} layers of {named.name}",)
     alike = _mixed_alike(row, said)
     if alike is not None:
         return alike, (f"layers as in {alike.name} (the same sizes)",)
     pattern = next((name for starts, name in FAMILIES if said.startswith(starts)), None)
     return None if pattern is None else _resized(row, load_model(pattern))
+
+
+def _cut_short(row: Row, whole: Model) -> Model | None:
+    """The model with fewer layers, as the row has it, where its mixers repeat and the row has whole repeats of them."""
+    layers, period = count(row, "arch_layers"), len(whole.mixers)
+    same = (count(row, "hidden"), count(row, "moe_experts") or 0) == (whole.hidden, whole.experts)
+    if not same or layers is None or layers >= whole.layers or period >= whole.layers or layers % period:
+        return None
+    data = whole.model_dump(exclude={"parameters_published", "aliases", "notes"})
+    return Model(**{**data, "layers": layers, "name": text(row, "model")[:200]})
 
 
 def _mixed_alike(row: Row, said: str) -> Model | None:
