@@ -36,7 +36,6 @@ _PUBLIC = {
     "run": "simulator.engine",
     "simulate": "simulator.simulation",
     "simulate_job": "simulator.simulation",
-    "undisturbed": "simulator.remembered",
 }
 
 __all__ = ["__version__", *sorted(_PUBLIC)]
