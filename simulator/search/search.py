@@ -67,8 +67,9 @@ def search(
         raise SpecError(f"an objective is one of {', '.join(OBJECTIVES)}, got {objective[:40]!r}")
     if not 0 <= fit_probability <= 1:
         raise SpecError(f"a probability to fit lies between 0 (the point estimate) and 1, got {fit_probability:g}")
-    if top < 1 or processes < 1:
-        raise SpecError(f"the best to show and the processes are 1 or more, got {top} and {processes}")
+    for name, count in (("top", top), ("processes", processes)):
+        if count < 1:
+            raise SpecError(f"{name} is 1 or more, got {count}")
     if (tries is not None or seed is not None) and not method.draws:
         raise SpecError(
             f"strategy {method.name!r} draws nothing, so it takes no tries and no seed. Way out: --strategy random"
