@@ -147,6 +147,10 @@ def command(
     wanted = (
         {f: getattr(_plan_of(like), f.partition(".")[2]) for f in space.ranges if f.startswith("plan.")} if like else {}
     )
+    if holds:
+        from simulator.studies.sensitivity import check_one_cluster
+
+        check_one_cluster(space)
     tell_compiling()
     with telling(steady=True) as tell:
         answer = search(

@@ -72,3 +72,11 @@ def test_what_is_set_of_the_cluster_holds_on_all_that_are_ranged(dtsim: Dtsim, s
         ran = json.loads(dtsim("compare", *model, *cluster, "--json")[1])["rows"][0]
         assert ran["step_time_s"]["value"] == one["step_time_s"]
         assert ran["price_usd_per_step"] == pytest.approx(one["price_usd_per_step"])
+
+
+def test_other_worlds_of_several_clusters_are_refused_before_the_search(
+    dtsim: Dtsim, asked: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("simulator.search.search.search", lambda *a, **more: pytest.fail("it was searched"))
+    code, _, said = dtsim(*asked, "--sensitivity", str(tmp_path / "t.png"))
+    assert (2, True) == (code, "cluster.name is ranged" in said)
