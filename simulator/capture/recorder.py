@@ -133,7 +133,7 @@ class Recorder:
         if name in _HOST_READS:
             return self._host_read(name, function, arguments, options)
         joined = _joined(name)
-        result = joined(*arguments) if joined else function(*arguments, **options)
+        result = joined(*arguments) if joined else self._run(name, function, arguments, options)
         if name in WAITS:
             self._wait(arguments)
         if name in BARRIERS or name in WAITS:
@@ -152,6 +152,13 @@ class Recorder:
         else:
             self.storages.meet(outputs, len(self.events))
         return result
+
+    def _run(self, name: str, function: Any, arguments: tuple[Any, ...], options: dict[str, Any]) -> Any:
+        """Run an operator; PyTorch's rule of grouped products for tensors without data refuses formats that its kernels take."""
+        if name != "aten._grouped_mm" or arguments[0].dtype == self.torch.bfloat16:
+            return function(*arguments, **options)
+        half = (one.to(self.torch.bfloat16) for one in arguments[:2])
+        return function(*half, *arguments[2:], **options).to(arguments[0].dtype)
 
     def _number(self, path: str) -> None:
         """Note which module the autograd nodes made so far belong to."""
@@ -221,9 +228,7 @@ class Recorder:
         newer = getattr(leave, "conv", leave)
         allowed = newer.fp32_precision == "tf32" if hasattr(newer, "fp32_precision") else leave.allow_tf32
         if allowed:
-            self.assume(
-                "products in fp32 that the script lets a GPU do in tf32 are (torch.backends; convolutions unless it says no)"
-            )
+            self.assume("products in fp32 run in tf32 where torch.backends lets them (convolutions by default)")
         return "tf32" if allowed else "fp32"
 
     def _add(self, name: str, phase: str, work: str, stream: int, touched: list[Any], **more: Any) -> int:

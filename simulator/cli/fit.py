@@ -57,11 +57,11 @@ def command(
             found = fewest_gpus(job, asked, held, fit_probability, tell)
         else:
             found = largest_of(job, largest, asked, held, fit_probability, tell)
-    print_answer(found, "fit", as_json)
-    if output:
+    if output and found.job is not None and found.plan is not None:
         from simulator.search.job_text import job_text
 
-        if found.job is None or found.plan is None:
-            raise SpecError(f"{output}: not written, since nothing fits. Way out: --range with more choices")
         write_text(output, job_text(found.job, found.plan.settings))
         wrote(output)
+    print_answer(found, "fit", as_json)
+    if output and found.plan is None:
+        raise SpecError(f"{output}: not written, since nothing fits. Way out: --range with more choices")

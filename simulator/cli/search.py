@@ -147,6 +147,10 @@ def command(
     wanted = (
         {f: getattr(_plan_of(like), f.partition(".")[2]) for f in space.ranges if f.startswith("plan.")} if like else {}
     )
+    if holds:
+        from simulator.studies.sensitivity import check_one_cluster
+
+        check_one_cluster(space)
     tell_compiling()
     with telling(steady=True) as tell:
         answer = search(
@@ -166,6 +170,11 @@ def command(
         )
     if answer.stopped:
         note("stopped; here is what is known so far")
+    if output and not table and answer.chosen:
+        from simulator.search.job_text import job_text
+
+        write_text(output, job_text(space.job_of(answer.chosen.point), answer.chosen.settings))
+        wrote(output)
     told = _sensitivity(answer, answer.chosen, holds) if holds and answer.chosen and not answer.stopped else None
     if as_json:
         print_json(answer.to_dict() | ({"sensitivity": told.to_dict()} if told else {}), "search")
@@ -181,16 +190,11 @@ def command(
         raise _not_written(holds, answer)
     if output and table:
         save_table(answer, output, "plans")
-    elif output:
-        if answer.chosen is None and answer.stopped:
+    elif output and answer.chosen is None:
+        if answer.stopped:
             note(f"{output}: not written, since no plan was found before the stop")
             raise typer.Exit(INTERRUPTED)
-        if answer.chosen is None:
-            raise _not_written(output, answer)
-        from simulator.search.job_text import job_text
-
-        write_text(output, job_text(space.job_of(answer.chosen.point), answer.chosen.settings))
-        wrote(output)
+        raise _not_written(output, answer)
     if answer.stopped:
         raise typer.Exit(INTERRUPTED)
 

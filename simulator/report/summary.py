@@ -139,7 +139,7 @@ def memory_section(prediction: Prediction) -> Section:
     low, high = p.memory_band(fullest)
     since = float(memory.time[fullest]) - step_window(p.program, p.trace).low
     return Section(
-        title=f"memory at the peak of each pipeline rank: {verdict}",
+        title=f"memory at the peak of each {'kind of' if p.ranks else 'pipeline'} rank: {verdict}",
         table=Table(headings=("rank", "total", "full", *names), rows=tuple(rows)),
         below=(
             f"fullest: rank {fullest}, {show(max(0.0, since), 's')} into the step; largest there: "

@@ -286,6 +286,7 @@ class Answer(Tabular):
                 return [Section(title="no plan", lines=(why,))]
             return [Section(title=self.lack, lines=(f"nearest: {_plan(near)}: {near.room}",))]
         names, chosen, ties = list(self.space.ranges), self.chosen, self.ties
+        priced = any(one.price is not None for one in self.best[: self.top])
         rows = tuple(
             (
                 *_cells(one, names),
@@ -293,7 +294,7 @@ class Answer(Tabular):
                 f"{show(one.low, 's')} to {show(one.high, 's')}",
                 show(one.peak_memory, "B"),
                 percent(one.fit_probability),
-                *(() if one.price is None else (f"{amount(one.price)} $",)),
+                *((("-" if one.price is None else f"{amount(one.price)} $"),) if priced else ()),
                 *((shown(one, self.objective),) if self._apart else ()),
                 "chosen" if one is chosen else "tie" if one in ties else "",
             )
@@ -301,7 +302,7 @@ class Answer(Tabular):
         )
         heads = (*(short(name) for name in names), "step", "80 % band", "fullest rank", "fits")
         first = chosen or self.best[0]
-        heads = (*heads, *(() if first.price is None else ("price",)), *((self.objective,) if self._apart else ()), "")
+        heads = (*heads, *(("price",) if priced else ()), *((self.objective,) if self._apart else ()), "")
         trust = (
             f"runs of this kind ({first.kind}): median error {percent(first.median_error)}, {first.runs} runs of {first.sources} sources"
             if first.runs
@@ -426,17 +427,22 @@ def _parts(one: Candidate) -> float:
 
 
 def pareto_front(candidates: Sequence[Candidate]) -> tuple[Candidate, ...]:
-    """Return the candidates that no other beats in time, memory, GPUs and price of a step at once; by time."""
+    """Return the candidates that no other beats in time, memory, GPUs and price of a step at once; by time.
+
+    Where a price is not known, prices do not count.
+    """
+    priced = all(one.price is not None for one in candidates)
     out: dict[tuple[float, ...], Candidate] = {}
-    for one in sorted(candidates, key=lambda c: (*_costs(c), c.point.number)):
-        if not any(_no_worse(theirs, _costs(one)) for theirs in out):
-            out[_costs(one)] = one
+    for one in sorted(candidates, key=lambda c: (*_costs(c, priced), c.point.number)):
+        costs = _costs(one, priced)
+        if not any(_no_worse(theirs, costs) for theirs in out):
+            out[costs] = one
     return tuple(out.values())
 
 
-def _costs(one: Candidate) -> tuple[float, ...]:
-    """What a front weighs: seconds of a step, bytes of the fullest rank, GPUs, price of a step (0 where none is told)."""
-    return one.step_time, one.peak_memory, one.gpus, one.price or 0.0
+def _costs(one: Candidate, priced: bool) -> tuple[float, ...]:
+    """What a front weighs: seconds of a step, bytes of the fullest rank, GPUs, and price of a step."""
+    return one.step_time, one.peak_memory, one.gpus, one.price or 0.0 if priced else 0.0
 
 
 def _no_worse(theirs: tuple[float, ...], ours: tuple[float, ...]) -> bool:

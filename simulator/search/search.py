@@ -10,6 +10,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 
 from simulator.errors import SpecError
+from simulator.hardware.cluster import load_cluster
 from simulator.processes import Helpers, processes_of
 from simulator.remembered import undisturbed
 from simulator.search.answer import Answer
@@ -67,14 +68,17 @@ def search(
         raise SpecError(f"an objective is one of {', '.join(OBJECTIVES)}, got {objective[:40]!r}")
     if not 0 <= fit_probability <= 1:
         raise SpecError(f"a probability to fit lies between 0 (the point estimate) and 1, got {fit_probability:g}")
-    if top < 1 or processes < 1:
-        raise SpecError(f"the best to show and the processes are 1 or more, got {top} and {processes}")
+    for name, count in (("top", top), ("processes", processes)):
+        if count < 1:
+            raise SpecError(f"{name} is 1 or more, got {count}")
     if (tries is not None or seed is not None) and not method.draws:
         raise SpecError(
             f"strategy {method.name!r} draws nothing, so it takes no tries and no seed. Way out: --strategy random"
         )
     if tries is not None and tries < 1:
         raise SpecError(f"tries are 1 or more, got {tries}")
+    if objective == "cost":
+        _check_prices(space)
     space = method.prepared(space)
     started = time.monotonic()
     pool: Helpers | nullcontext[None] = processes_of(processes) if processes > 1 else nullcontext()
@@ -159,3 +163,17 @@ def _gap(run: Run) -> float | None:
     if not run.best or bound <= 0:
         return None
     return max(0.0, 1.0 - bound / run.best[0].value(run.objective))
+
+
+def _check_prices(space: Space) -> None:
+    """Dollars of one cluster are not beside GPU-seconds of another."""
+    names = [str(name) for name in space.ranges.get("cluster.name", ())]
+    if space.job.cluster.changes.price_per_gpu_hour is not None:
+        return
+    told = {name: load_cluster(name).price_per_gpu_hour is not None for name in names}
+    if any(told.values()) and not all(told.values()):
+        without = ", ".join(name for name in names if not told[name])
+        raise SpecError(
+            f"the least cost needs a price of every cluster or of none, but {without} names none. Way out: price_per_gpu_hour in a cluster "
+            "file of your own (docs/data_files.md), one for all by --set 'cluster.price_per_gpu_hour=2 $/h', or another --objective"
+        )

@@ -17,7 +17,9 @@ from typing import Any
 
 from simulator.aliases import explained, renamed
 from simulator.errors import SpecError, UnknownNameError
-from simulator.hardware.cluster import Cluster, load_cluster
+from simulator.hardware.cluster import Cluster, ClusterChanges, load_cluster
+from simulator.hardware.parts import Part
+from simulator.hardware.power import Power
 from simulator.job import Job, check_equal_stages, parse_value
 from simulator.lowering.exchanges import EXCHANGES
 from simulator.partition.strategies import STRATEGIES
@@ -203,7 +205,9 @@ class Space:
             if table == "cluster":
                 gpus = point.values.get(_GPUS, self.job.cluster.world_size)
                 cluster = (
-                    load_sized(point.values[_CLUSTER], gpus) if _CLUSTER in point.values else cluster.resized(gpus)
+                    on_cluster(self.job, point.values[_CLUSTER], gpus)
+                    if _CLUSTER in point.values
+                    else cluster.resized(gpus)
                 )
             else:
                 (plan if table == "plan" else workload)[key] = value
@@ -416,7 +420,19 @@ def _check(field: str, value: object) -> None:
         raise SpecError(f"{field} takes whole numbers above zero, got {setting_value(value)[:40]!r}")
 
 
+def on_cluster(job: Job, name: str, gpus: int) -> Cluster:
+    """Return a cluster by name with so many GPUs; what the job says of its own cluster in place of the file holds there, too."""
+    own = job.cluster
+    spread = own.spec.gpu_spread
+    told = None if spread == load_cluster(own.given_as).spec.gpu_spread else spread
+    return _on_cluster(name, gpus, own.changes, own.own_parts, job.power, told)
+
+
 @functools.lru_cache(maxsize=256)
-def load_sized(name: str, gpus: int) -> Cluster:
-    """Return a cluster by name with so many GPUs."""
-    return load_cluster(name, gpus)
+def _on_cluster(
+    name: str, gpus: int, changes: ClusterChanges, parts: tuple[Part, ...], power: Power, spread: float | None
+) -> Cluster:
+    made = load_cluster(name, gpus, changes if changes.given else None)
+    if spread is not None:
+        made = replace(made, spec=made.spec.model_copy(update={"gpu_spread": spread}))
+    return replace(made, parts=made.parts + parts, gpu=made.gpu if power.cap is None else power.capped(made.gpu))

@@ -37,7 +37,7 @@ ACCOUNT_WORDS = {
     "ep": "expert-parallel communication that nothing hides",
     "dp": "data-parallel collectives that nothing hides",
     "pp": "messages between pipeline ranks that nothing hides",
-    "bubble": "waiting for other pipeline ranks",
+    "bubble": "waiting for other ranks",
 }
 
 

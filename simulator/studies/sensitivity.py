@@ -23,7 +23,7 @@ from simulator.search.space import Space
 from simulator.studies.guide import node_bandwidth, with_network
 from simulator.units import show
 
-__all__ = ["Sensitivity", "World", "sensitivity"]
+__all__ = ["Sensitivity", "World", "check_one_cluster", "sensitivity"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,6 +114,14 @@ def _changes(chosen: Candidate, best: Candidate | None) -> str:
     )
 
 
+def check_one_cluster(space: Space) -> None:
+    """Refuse other worlds of several clusters: none of them is the one whose network and memory would be other."""
+    if "cluster.name" in space.ranges:
+        raise SpecError(
+            "other worlds are those of one cluster, but cluster.name is ranged. Way out: --fix cluster.name=NAME"
+        )
+
+
 def sensitivity(
     space: Space,
     chosen: Candidate,
@@ -131,12 +139,9 @@ def sensitivity(
         objective: what is made least, as `search` has it.
 
     Raises:
-        SpecError: the space has several clusters: none of them is the one whose network and memory would be other.
+        SpecError: the space has several clusters.
     """
-    if "cluster.name" in space.ranges:
-        raise SpecError(
-            "other worlds are those of one cluster, but cluster.name is ranged. Way out: --fix cluster.name=NAME"
-        )
+    check_one_cluster(space)
     found = []
     for name, job in _worlds(space.job):
         tell(f"{name} ...")

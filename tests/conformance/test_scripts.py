@@ -387,3 +387,25 @@ def step():
 
     convolved = {("convolution", "tf32"), ("convolution_backward", "tf32")}
     assert convolved | {("addmm", matrix), ("mm", matrix)} == products
+
+
+@pytest.mark.parametrize("kind", ["float32", "bfloat16"])
+def test_grouped_products_of_any_format_are_recorded(tmp_path: Path, kind: str) -> None:
+    """Experts as transformers 5 runs them; PyTorch's rule for tensors without data knows bf16 alone, its kernels more."""
+    script = tmp_path / "train.py"
+    script.write_text(f"""
+import torch
+weights = torch.nn.Parameter(torch.zeros(4, 64, 32, dtype=torch.{kind}))
+optimizer = torch.optim.SGD([weights], lr=0.1)
+def step():
+    ends = torch.full((4,), 16, dtype=torch.int32).cumsum(0, dtype=torch.int32)
+    torch._grouped_mm(torch.zeros(64, 64, dtype=torch.{kind}), weights, offs=ends).pow(2).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+""")
+    found = [event for event in capture(f"{script}:step", 1).events if event.name == "aten._grouped_mm"]
+    form = {"float32": "fp32", "bfloat16": "bf16"}[kind]
+    assert [("forward", (4, 16, 32, 64), form)] == [
+        (one.phase, one.shape, one.dtype) for one in found if one.phase == "forward"
+    ]
+    assert any(one.phase == "backward" for one in found)

@@ -61,3 +61,25 @@ def test_a_job_found_on_another_cluster_has_its_name(dtsim: Dtsim) -> None:
 def test_what_was_assumed_of_the_work_is_said(dtsim: Dtsim) -> None:
     said = json.loads(dtsim("search", "--model", "gpt3_1_3b", "--cluster", "h100_x8", "--range", "tp=1,2", "--json")[1])
     assert any("global_batch_size = " in one for one in said["provenance"]["assumptions"])
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "search --model gpt3_1_3b --cluster h100_x8 --range tp=1,2",
+        "fit gpt3_1_3b --cluster h100_x8 --fewest gpus --range tp=1,2",
+    ],
+)
+def test_the_job_is_written_whoever_stops_reading_the_answer(
+    dtsim: Dtsim, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: str
+) -> None:
+    """As `| head -3` does."""
+
+    def closed(*answer: object) -> None:
+        raise BrokenPipeError
+
+    monkeypatch.setattr("simulator.cli.search.print_sections", closed)
+    monkeypatch.setattr("simulator.cli.fit.print_answer", closed)
+    path = tmp_path / "job.toml"
+    dtsim(*words.split(), "-o", str(path))
+    assert path.is_file()

@@ -21,6 +21,7 @@ from simulator.search.space import read_ranges
 from simulator.simulation import simulate_job
 from simulator.specs import validate_spec
 from simulator.workload.precision import PRECISIONS
+from tests.command import Dtsim
 from tests.package_sources import ROOT
 
 SMALL = [
@@ -310,3 +311,11 @@ def test_a_part_may_draw_less(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     for wrong in ("800 W", "20 W"):
         with pytest.raises(PlanError, match=r"parts\[0\].gpu_power must be above"):
             step(f"gpu_power='{wrong}'")
+
+
+def test_rows_of_memory_are_of_what_they_say(dtsim: Dtsim) -> None:
+    """Kinds of ranks where GPUs differ: of a job without a pipeline two rows are not two pipeline ranks."""
+    words = ("run", "gpt2_124m_2gpu")
+    assert "memory at the peak of each pipeline rank: " in dtsim(*words)[1]
+    parts = ("--set", "cluster.parts=[{ranks=0, clock=0.5}]")
+    assert "memory at the peak of each kind of rank: " in dtsim(*words, *parts)[1]

@@ -314,3 +314,8 @@ name = "h100_x8"
     _, said, _ = dtsim("search", str(job), "--range", "pp=2,4,8")
     assert "2 refused" in said
     assert "refused most often: layer_split must give 4 chunks" in said
+
+
+@pytest.mark.parametrize("option", ["--top", "--processes"])
+def test_a_count_that_is_none_is_named(dtsim: Dtsim, option: str) -> None:
+    assert f"error: {option[2:]} is 1 or more, got 0\n" == dtsim(*COMMAND, *RANGES, option, "0")[2]
