@@ -73,7 +73,7 @@ def _recordings(script: str, world: int, arguments: str, release: str, ranks: tu
         if release:
             patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, (str(folder), path))))
         made = captures(str(SCRIPTS / script), world, ranks, arguments.split(), seconds=600.0)
-    text = "\n".join(write_capture(replace(one, script=script)) for one in made)
+    text = "\n".join(write_capture(replace(one, script=script, notes=())) for one in made)
     if not file.exists() or lzma.decompress(file.read_bytes()).decode() != text:
         file.parent.mkdir(exist_ok=True)
         file.write_bytes(lzma.compress(text.encode(), preset=9))
