@@ -93,12 +93,6 @@ def undisturbed() -> Iterator[None]:
 
     For many predictions in a row: each leaves something to be remembered, so that whole heaps would be searched again and again.
     All loops are compiled then, too.
-
-    >>> import simulator
-    >>> with simulator.undisturbed():
-    ...     times = [simulator.simulate_job(simulator.load_job("gpt3_175b")).step_time for _ in range(2)]
-    >>> times[0] == times[1]
-    True
     """
     compile_from_now_on()
     own = gc.get_freeze_count() == 0
