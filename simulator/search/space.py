@@ -219,6 +219,7 @@ class Space:
             plan=self.job.plan.model_copy(update={key: _choice(key, value) for key, value in plan.items()}),
             workload=replace(self.job.workload, **workload) if workload else self.job.workload,
             cluster=cluster,
+            power=power_said(self.job) or cluster.spec.power or Power(),
             name=self.job.name.removesuffix(own) + f" on {cluster.name}"
             if self.job.name.endswith(own)
             else self.job.name,
@@ -425,14 +426,20 @@ def on_cluster(job: Job, name: str, gpus: int) -> Cluster:
     own = job.cluster
     spread = own.spec.gpu_spread
     told = None if spread == load_cluster(own.given_as).spec.gpu_spread else spread
-    return _on_cluster(name, gpus, own.changes, own.own_parts, job.power, told)
+    return _on_cluster(name, gpus, own.changes, own.own_parts, power_said(job), told)
+
+
+def power_said(job: Job) -> Power | None:
+    """Return what a job says of its electricity, and not its cluster's file; None = nothing."""
+    return None if job.power == (job.cluster.spec.power or Power()) else job.power
 
 
 @functools.lru_cache(maxsize=256)
 def _on_cluster(
-    name: str, gpus: int, changes: ClusterChanges, parts: tuple[Part, ...], power: Power, spread: float | None
+    name: str, gpus: int, changes: ClusterChanges, parts: tuple[Part, ...], said: Power | None, spread: float | None
 ) -> Cluster:
     made = load_cluster(name, gpus, changes if changes.given else None)
     if spread is not None:
         made = replace(made, spec=made.spec.model_copy(update={"gpu_spread": spread}))
+    power = said or made.spec.power or Power()
     return replace(made, parts=made.parts + parts, gpu=made.gpu if power.cap is None else power.capped(made.gpu))

@@ -80,3 +80,40 @@ def test_other_worlds_of_several_clusters_are_refused_before_the_search(
     monkeypatch.setattr("simulator.search.search.search", lambda *a, **more: pytest.fail("it was searched"))
     code, _, said = dtsim(*asked, "--sensitivity", str(tmp_path / "t.png"))
     assert (2, True) == (code, "cluster.name is ranged" in said)
+
+
+def test_electricity_is_that_of_each_cluster_that_is_ranged(dtsim: Dtsim, tmp_path: Path) -> None:
+    """What a cluster's file says of it holds there alone, what the job says on all of them."""
+    files = [tmp_path / f"{name}.toml" for name in ("plain", "warm")]
+    for file, pue in zip(files, ("1.0", "2.0"), strict=True):
+        file.write_text(
+            f'name = "{file.stem}"\nnode = "hgx_h100"\nnodes = 1\n[power]\npue = {pue}\nsource = "a meter"\n[sources]\n"*" = "a quote"\n'
+        )
+    asked = (
+        "search",
+        "--model",
+        "gpt3_1_3b",
+        "--cluster",
+        str(files[0]),
+        "--range",
+        f"cluster.name={files[0]},{files[1]}",
+    )
+    asked += (
+        "--fix",
+        "cluster.gpus=8",
+        "--range",
+        "microbatch_size=1",
+        "--objective",
+        "energy",
+        "--strategy",
+        "grid",
+        "--json",
+    )
+
+    def energies(*more: str) -> list[float]:
+        best = json.loads(dtsim(*asked, *more)[1])["best"]
+        return [one["energy_j_per_step"] for one in sorted(best, key=lambda one: str(one["plan"]["cluster.name"]))]
+
+    plain, warm = energies()
+    assert warm == pytest.approx(2.0 * plain, rel=0.01)
+    assert energies("--set", "power.pue=1.5") == pytest.approx([1.5 * plain] * 2, rel=0.01)
