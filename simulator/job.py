@@ -33,7 +33,7 @@ from simulator.hardware.reliability import Reliability
 from simulator.hardware.run_residuals import Unknown
 from simulator.hardware.sites import Sites
 from simulator.plan.plan import Plan
-from simulator.specs import Listed, Spec, find_spec, name_of, read_toml, together, validate_spec
+from simulator.specs import Listed, Spec, find_spec, name_of, named_in, read_toml, together, validate_spec
 from simulator.units import Seconds, show
 from simulator.workload.model import Model, load_model
 from simulator.workload.optimizers import OPTIMIZERS
@@ -321,7 +321,7 @@ def make_job(data: Mapping[str, Any], place: str, name: str, given: Collection[t
     model = _model(spec, place, given)
     OPTIMIZERS.get(spec.workload.optimizer)
     (spec.reliability or Reliability()).resolved()  # of a fleet that nobody knows every verb says so
-    cluster = _cluster(spec, assumptions, given)
+    cluster = _cluster(spec, place, assumptions, given)
     cluster = replace(cluster, parts=cluster.parts + spec.cluster.parts)
     length = spec.workload.sequence_length
     if length is None:
@@ -404,7 +404,7 @@ def _model(spec: JobFile, place: str, given: Collection[tuple[str, ...]]) -> Mod
         )
     if spec.workload.model is None:
         return _own_model(spec.model or {}, place, given)
-    named = load_model(spec.workload.model)
+    named = load_model(named_in(place, spec.workload.model))
     if not spec.model:
         return named
     held = named.model_dump(exclude_none=True, exclude={"parameters_published", "aliases"})
@@ -420,9 +420,9 @@ def _own_model(table: Mapping[str, Any], place: str, given: Collection[tuple[str
     return validate_spec(table, Model, f"{place} [model]", given=own)
 
 
-def _cluster(spec: JobFile, assumptions: list[str], given: Collection[tuple[str, ...]]) -> Cluster:
+def _cluster(spec: JobFile, place: str, assumptions: list[str], given: Collection[tuple[str, ...]]) -> Cluster:
     """The cluster at the size the job asks for, else at what its plan needs, else at its file's own size."""
-    choice = spec.cluster
+    choice, name = spec.cluster, named_in(place, spec.cluster.name)
     changes = ClusterChanges.model_construct(**choice.given) if choice.given else None
     over = {("cluster", "gpus"), ("cluster", "nodes")} & set(given)
     if choice.gpus is not None and choice.nodes is not None and len(over) != 1:
@@ -430,8 +430,8 @@ def _cluster(spec: JobFile, assumptions: list[str], given: Collection[tuple[str,
             f"cluster.gpus = {choice.gpus} and cluster.nodes = {choice.nodes} both say how large the job is. Leave one out"
         )
     if choice.gpus is not None and over != {("cluster", "nodes")}:  # a setting takes the place of what the file says
-        return load_cluster(choice.name, choice.gpus, changes)
-    cluster = load_cluster(choice.name, changes=changes)
+        return load_cluster(name, choice.gpus, changes)
+    cluster = load_cluster(name, changes=changes)
     if choice.nodes is not None:
         return cluster.resized(choice.nodes * cluster.node.gpus)
     if spec.plan.data_parallel is not None or spec.plan.stages:

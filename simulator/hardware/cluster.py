@@ -18,7 +18,7 @@ from simulator.hardware.parts import NORMAL, Pace, Part, parts_within
 from simulator.hardware.power import Power
 from simulator.hardware.reliability import Reliability
 from simulator.remembered import hashed_once
-from simulator.specs import Count, Listed, Name, NamedSpec, Names, Spec, is_path, load_named, name_of
+from simulator.specs import Count, Listed, Name, NamedSpec, Names, Spec, is_path, load_named, name_of, named_in
 from simulator.units import Bytes, BytesPerSecond, DollarsPerHour, Seconds, Watts
 
 __all__ = [
@@ -155,6 +155,7 @@ class ClusterChanges(Spec):
         return {key: value for key in ClusterChanges.model_fields if (value := getattr(self, key)) is not None}
 
 
+_PARTS = ("gpu", "link", "host_link", "network_link")
 _OF_MACHINE = ("gpu", "link", "network_link", "nics")
 
 
@@ -298,7 +299,11 @@ def load_cluster(name: str | Path, gpus: int | None = None, changes: ClusterChan
     name = name_of(name)
     spec = load_named("clusters", name, ClusterSpec)
     spec = spec.model_copy(update={key: value for key, value in given.items() if key not in _OF_MACHINE})
-    node = _refer(f"cluster {spec.name!r}", [("node", spec.node, load_node)])[0]
+    file = name if is_path(name) else ""
+    its = named_in(file, spec.node)
+    node = _refer(f"cluster {spec.name!r}", [("node", its, load_node)])[0]
+    if is_path(its):
+        node = node.model_copy(update={key: named_in(its, getattr(node, key)) for key in _PARTS})
     machine = {key: value for key, value in given.items() if key in _OF_MACHINE}
     if machine or "node" in given:
         spec, node = spec.model_copy(update={"calibration": ()}), _changed_node(node, machine)
@@ -308,7 +313,7 @@ def load_cluster(name: str | Path, gpus: int | None = None, changes: ClusterChan
     gpu, link, host_link, *network = _refer(f"node {node.name!r}", wanted)
     size = spec.nodes * node.gpus if gpus is None else gpus
     built = build_cluster(spec, gpu, node, link, host_link, network[0] if network else None, size)
-    return replace(built, changes=changes or built.changes, path=name if is_path(name) else "")
+    return replace(built, changes=changes or built.changes, path=file)
 
 
 def _changed_node(node: Node, changes: dict[str, Any]) -> Node:

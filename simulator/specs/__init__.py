@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from simulator.specs.extends import lineage, resolve
 from simulator.specs.files import CsvRows, ending_error, read_bytes, replacing, write_text
-from simulator.specs.folders import KINDS, data_roots, find_spec, is_path, name_of, names, working_folder
+from simulator.specs.folders import KINDS, data_roots, find_spec, is_path, name_of, named_in, names, working_folder
 from simulator.specs.loading import (
     Count,
     ExtendingSpec,
@@ -52,6 +52,7 @@ __all__ = [
     "load_named",
     "load_spec",
     "name_of",
+    "named_in",
     "names",
     "read_bytes",
     "read_toml",

@@ -18,6 +18,7 @@ __all__ = [
     "find_spec",
     "is_path",
     "name_of",
+    "named_in",
     "names",
     "searched_folders",
     "spec_files",
@@ -80,6 +81,15 @@ def names(kind: str) -> list[str]:
 def is_path(name: str) -> bool:
     """Return whether what names a data file is its path: it ends in .toml or holds a path separator."""
     return name.lower().endswith(".toml") or "/" in name or os.sep in name
+
+
+def named_in(file: str, name: str) -> str:
+    """Return what a data file names: a name as it is, a path as it is seen from the working directory, or, where nothing is there, from the
+    file's own folder."""
+    if not is_path(name) or os.path.exists(os.path.expanduser(name)):
+        return name
+    beside = os.path.join(os.path.dirname(file), name)
+    return beside if os.path.exists(beside) else name
 
 
 def name_of(given: object) -> str:
