@@ -352,17 +352,17 @@ def make_job(data: Mapping[str, Any], place: str, name: str, given: Collection[t
         assumptions.append(f"target_length = {workload.decoder_length} (the model's)")
     jitter = spec.jitter or cluster.spec.jitter
     if jitter is not None and "gpus" in jitter.causes:
-        cluster = _with_spread(cluster, 0.0)
+        cluster = cluster.with_spread(0.0)
         assumptions.append("cluster.gpu_spread = 0: [jitter] gpus says how GPUs differ")
     elif spec.cluster.gpu_spread is not None:
-        cluster = _with_spread(cluster, spec.cluster.gpu_spread)
+        cluster = cluster.with_spread(spec.cluster.gpu_spread)
     if jitter is not None:
         assumptions.append(
             "the step time is without the noise of [jitter]; dtsim run has p50, p95 and their causes beside it"
         )
-    power = spec.power or cluster.spec.power or Power()
+    power = cluster.electricity(spec.power)
+    cluster = cluster.under(power)
     if power.cap is not None:
-        cluster = replace(cluster, gpu=power.capped(cluster.gpu))
         assumptions.append(
             f"power.cap = {show(power.cap, 'W')}: every GPU keeps below it, at a slower clock where it would draw more"
         )
@@ -389,10 +389,6 @@ def make_job(data: Mapping[str, Any], place: str, name: str, given: Collection[t
         unknown=unknown,
         search=spec.search,
     )
-
-
-def _with_spread(cluster: Cluster, sigma: float) -> Cluster:
-    return replace(cluster, spec=cluster.spec.model_copy(update={"gpu_spread": sigma}))
 
 
 def _model(spec: JobFile, place: str, given: Collection[tuple[str, ...]]) -> Model:

@@ -271,6 +271,18 @@ class Cluster:
         built = build_cluster(self.spec, self.gpu, self.node, self.link, self.host_link, self.network, gpus)
         return replace(built, parts=built.parts + self.own_parts, pace=self.pace, changes=self.changes, path=self.path)
 
+    def with_spread(self, sigma: float) -> Cluster:
+        """Return the same with GPUs that differ by so much, whatever its file says."""
+        return replace(self, spec=self.spec.model_copy(update={"gpu_spread": sigma}))
+
+    def electricity(self, said: Power | None = None) -> Power:
+        """Return what a job says of its electricity, else what the cluster's file says."""
+        return said or self.spec.power or Power()
+
+    def under(self, power: Power) -> Cluster:
+        """Return the same with GPUs that keep below a cap, if there is one; errors as of `Power.capped`."""
+        return self if power.cap is None else replace(self, gpu=power.capped(self.gpu))
+
 
 def load_node(name: str) -> Node:
     """Return the node of this name, alias or file.

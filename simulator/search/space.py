@@ -219,7 +219,7 @@ class Space:
             plan=self.job.plan.model_copy(update={key: _choice(key, value) for key, value in plan.items()}),
             workload=replace(self.job.workload, **workload) if workload else self.job.workload,
             cluster=cluster,
-            power=power_said(self.job) or cluster.spec.power or Power(),
+            power=cluster.electricity(power_said(self.job)),
             name=self.job.name.removesuffix(own) + f" on {cluster.name}"
             if self.job.name.endswith(own)
             else self.job.name,
@@ -431,7 +431,7 @@ def on_cluster(job: Job, name: str, gpus: int) -> Cluster:
 
 def power_said(job: Job) -> Power | None:
     """Return what a job says of its electricity, and not its cluster's file; None = nothing."""
-    return None if job.power == (job.cluster.spec.power or Power()) else job.power
+    return None if job.power == job.cluster.electricity() else job.power
 
 
 @functools.lru_cache(maxsize=256)
@@ -439,7 +439,5 @@ def _on_cluster(
     name: str, gpus: int, changes: ClusterChanges, parts: tuple[Part, ...], said: Power | None, spread: float | None
 ) -> Cluster:
     made = load_cluster(name, gpus, changes if changes.given else None)
-    if spread is not None:
-        made = replace(made, spec=made.spec.model_copy(update={"gpu_spread": spread}))
-    power = said or made.spec.power or Power()
-    return replace(made, parts=made.parts + parts, gpu=made.gpu if power.cap is None else power.capped(made.gpu))
+    made = made if spread is None else made.with_spread(spread)
+    return replace(made, parts=made.parts + parts).under(made.electricity(said))

@@ -180,9 +180,7 @@ def _neighbour(cluster: Cluster, wanted: Neighbour, number: int) -> Job:
         raise SpecError(f"{place}: {error}") from None
     if found.neighbours or found.cluster.parts or found.sites:
         raise SpecError(f"{place}: a neighbour has no neighbours, cluster.parts or sites of its own")
-    if found.power.cap is not None:
-        size = replace(size, gpu=found.power.capped(size.gpu))
-    return replace(found, cluster=size)
+    return replace(found, cluster=size.under(found.power))
 
 
 def _simulated(job: Job, name: str) -> Prediction:
