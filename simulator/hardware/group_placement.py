@@ -146,13 +146,14 @@ def describe_group(
         )
     if fabric is not None and fabric.topology and nodes > 1:
         lattice = Lattice(members=((each, 1), (nodes, fabric.domain_size)), groups=((concurrent, each),))
-    straddle = [i for i in range(concurrent) if 2 * i * each < _halved(fabric) < 2 * (i + 1) * each]
+    half = fabric.domain_size / 2 if fabric is not None and _has_sockets(fabric) else 0.0
+    between = sum(i * each < half < (i + 1) * each for i in range(concurrent))
     return GroupPlacement(
         ranks=ranks,
         nodes=nodes,
         ranks_per_node=ranks // nodes,
         fewest_per_node=ranks // nodes,
-        between_sockets=len(straddle),
+        between_sockets=between,
         level=level or ("fabric" if nodes > 1 else "node"),
         concurrent=concurrent,
         replicas=concurrent,
@@ -179,7 +180,7 @@ def place_group(
     (2, 4, 2, 'fabric')
     """
     return _place_group(
-        axes, tuple(sorted(set(group))), *_sizes(cluster), _crosses(cluster), _first(cluster), _halved(cluster)
+        axes, tuple(sorted(set(group))), *_sizes(cluster), _crosses(cluster), _first(cluster), _has_sockets(cluster)
     )
 
 
@@ -197,7 +198,7 @@ def place_hop(
     >>> hop.level, hop.concurrent, hop.text
     ('fabric', 8, '8 of 8 replicas leave the node')
     """
-    return _place_hop(axes, source, destination, *_sizes(cluster), axis, _crosses(cluster), _halved(cluster))
+    return _place_hop(axes, source, destination, *_sizes(cluster), axis, _crosses(cluster), _has_sockets(cluster))
 
 
 def _crosses(cluster: Cluster | Fabric | int) -> bool:
@@ -205,9 +206,9 @@ def _crosses(cluster: Cluster | Fabric | int) -> bool:
     return isinstance(cluster, Fabric) and cluster.topology is not None
 
 
-def _halved(cluster: Cluster | Fabric | int | None) -> int:
-    """Return the GPUs of a node whose sockets are narrower than its links; 0 = of any other."""
-    return cluster.domain_size if isinstance(cluster, Fabric) and cluster.socket_bandwidth else 0
+def _has_sockets(cluster: Cluster | Fabric | int) -> bool:
+    """Return whether what passes between the sockets of a node is narrower than its links."""
+    return isinstance(cluster, Fabric) and cluster.socket_bandwidth > 0.0
 
 
 def _first(cluster: Cluster | Fabric | int) -> int:
@@ -245,7 +246,7 @@ def _place_group(
     domain: int,
     crosses: bool,
     first: int,
-    halved: int,
+    sockets: bool,
 ) -> GroupPlacement:
     table = _strides(axes, group)
     members = offsets([table[name] for name, _ in axes if name in group])
@@ -270,7 +271,7 @@ def _place_group(
         ranks_per_node=most,
         fewest_per_node=fewest,
         level=level,
-        concurrent=_sharing(axes, group, table, domain, len(bases), first) if nodes > 1 else 1,
+        concurrent=_sharing(axes, group, domain, len(bases), first) if nodes > 1 else 1,
         replicas=len(bases),
         leaving=leaving,
         lattice=Lattice(
@@ -280,36 +281,40 @@ def _place_group(
         )
         if crosses and nodes > 1
         else None,
-        between_sockets=_sharing(axes, group, table, domain, len(bases), first, halves=True) if halved else 0,
+        between_sockets=_between_sockets(axes, group, domain, len(bases), first) if sockets else 0,
     )
 
 
-def _sharing(
-    axes: tuple[tuple[str, int], ...],
-    group: tuple[str, ...],
-    table: dict[str, tuple[int, int]],
-    domain: int,
-    groups: int,
-    first: int,
-    halves: bool = False,
-) -> int:
-    """Return the most groups that have members in one domain (the first 64 domains repeat the pattern), or in both its halves."""
-    if groups == 1 and not halves:
-        return 1
+def _held_by(
+    axes: tuple[tuple[str, int], ...], group: tuple[str, ...], domain: int, first: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Return of each rank of the first 64 domains, whose pattern repeats, its domain, its place there and the number of its group."""
     world = int(np.prod([size for _, size in axes]))
     ranks = np.arange(min(world, 64 * domain), dtype=np.int64)
     number = np.zeros(len(ranks), np.int64)
-    for name, _ in axes:
+    for name, (size, stride) in _strides(axes, ()).items():
         if name not in group:
-            size, stride = table[name]
             number = number * size + ranks // stride % size
-    place = (ranks + first) // domain * groups + number
-    if halves:
-        second = 2 * ((ranks + first) % domain) >= domain
-        both = np.intersect1d(place[second], place[~second])
-        return int(np.bincount(both // groups).max()) if len(both) else 0
-    pairs = np.sort(place)
+    return (ranks + first) // domain, (ranks + first) % domain, number
+
+
+def _sharing(axes: tuple[tuple[str, int], ...], group: tuple[str, ...], domain: int, groups: int, first: int) -> int:
+    """Return the most groups that have members in one domain."""
+    if groups == 1:
+        return 1
+    where, _, number = _held_by(axes, group, domain, first)
+    pairs = np.sort(where * groups + number)
     return int(np.diff(_edges(pairs[_edges(pairs)[:-1]] // groups)).max())
+
+
+def _between_sockets(
+    axes: tuple[tuple[str, int], ...], group: tuple[str, ...], domain: int, groups: int, first: int
+) -> int:
+    """Return the most groups that have members in both halves of one domain."""
+    where, place, number = _held_by(axes, group, domain, first)
+    pairs, second = where * groups + number, 2 * place >= domain
+    both = np.intersect1d(pairs[second], pairs[~second])
+    return int(np.bincount(both // groups).max()) if len(both) else 0
 
 
 def _edges(ascending: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -326,7 +331,7 @@ def _place_hop(
     domain: int,
     axis: str,
     crosses: bool,
-    halved: int,
+    sockets: bool,
 ) -> GroupPlacement:
     table = _strides(axes, (axis,))
     size, stride = table[axis]
@@ -338,7 +343,7 @@ def _place_hop(
     leaves = start // domain != end // domain
     leaving = int(leaves.sum())
     between = (
-        ~leaves & (2 * (start % domain) // domain != 2 * (end % domain) // domain) if halved else np.zeros(1, bool)
+        ~leaves & (2 * (start % domain) // domain != 2 * (end % domain) // domain) if sockets else np.zeros(1, bool)
     )
     inside = bool((start // node == end // node).all())
     out_of, into = (np.bincount(place[leaves] // domain - place.min() // domain) for place in (start, end))
