@@ -19,13 +19,11 @@ from tests.conformance.comparing import (
     pipeline,
     products_of,
 )
-from tests.conformance.test_plans import DEEPSEEK
+from tests.conformance.test_plans import DEEPSEEK, EAGER
 from tests.conformance.test_traffic import SCRIPTS_OWN, moved
 from tests.profiles import profile
 
 pytestmark = pytest.mark.slow
-
-EAGER = {"framework": "torchtitan_eager", "recompute": "none", "attention": "sdpa_2025"}
 
 
 @dataclass(frozen=True, kw_only=True)
